@@ -1,0 +1,126 @@
+package sandboxd
+
+import (
+	"context"
+	"io"
+	"os"
+	"time"
+)
+
+// Driver makes isolated environments, each with an init that speaks the guest
+// protocol. It prepares, starts, connects and stops; it never runs a command,
+// opens a file of a workspace or forwards a port, and no pid crosses it.
+//
+// Its suite is internal/driver/drivertest. Methods are safe for concurrent use,
+// also for one id.
+type Driver interface {
+	Name() string
+	// Fingerprint says whether the driver works here and how well it isolates. It
+	// does real work and may take a second; callers keep the answer.
+	Fingerprint(ctx context.Context) Fingerprint
+	// Start makes and starts an environment and returns a handle that a later
+	// process can adopt it by. When it fails nothing is left. ClassConflict if the
+	// id has one; ClassUnavailable with the reason otherwise.
+	Start(ctx context.Context, spec EnvironmentSpec) (Handle, error)
+	// Adopt takes over a running environment that another process started. An
+	// environment that is gone, or is not provably the one of the handle, is
+	// ClassGone, and nothing of it is left.
+	Adopt(ctx context.Context, id string, handle Handle) error
+	// Connect opens the byte stream to the init. A newer connection replaces the
+	// older one. ClassGone when there is no environment.
+	Connect(ctx context.Context, id string) (io.ReadWriteCloser, error)
+	// Stop ends every process of the environment and removes what Start made,
+	// within a second. Nothing there is no error.
+	Stop(ctx context.Context, id string) error
+	// Inspect says whether the environment lives. ClassNotFound if unknown.
+	Inspect(ctx context.Context, id string) (EnvironmentStatus, error)
+	// List names every environment of this driver on the machine that belongs to
+	// this data directory, adopted or not.
+	List(ctx context.Context) ([]string, error)
+	// Events delivers what happened to environments without our asking. The
+	// channel is closed with the driver; a slow reader loses nothing.
+	Events() <-chan DriverEvent
+	// Close lets go without ending any environment.
+	Close() error
+}
+
+// Handle is what a driver needs to find an environment again. Opaque; at most 4 KiB.
+type Handle []byte
+
+// EnvironmentSpec is what an environment is made of. Paths are host paths.
+type EnvironmentSpec struct {
+	ID         string
+	Generation int64
+	Workspace  string // the directory seen as WorkDir
+	Home       string // the directory seen as HomeDir
+	UID        uint32 // user and group inside; the directories are already owned by it
+	Hostname   string
+	Limits     Limits
+}
+
+// EnvironmentStatus is a driver's observation.
+type EnvironmentStatus struct {
+	Running bool
+	Ending  *Ending // when not running and known
+}
+
+// DriverEvent reports an environment that ended by itself.
+type DriverEvent struct {
+	ID         string
+	Generation int64
+	Ending     Ending
+}
+
+// Capabilities are facts about a driver, as data.
+type Capabilities struct {
+	SurvivesHostRestart bool     `json:"survives_host_restart"` // environments outlive the server process
+	CommandCgroup       bool     `json:"command_cgroup"`        // implements CommandGroups
+	WritableRoot        bool     `json:"writable_root"`
+	Networks            []string `json:"networks"`
+	WorkspaceBind       bool     `json:"workspace_bind"` // false: files live only in the guest
+}
+
+// LevelLine is one line of a driver's isolation report.
+type LevelLine struct {
+	Name   string `json:"name"`   // as "seccomp"
+	OK     bool   `json:"ok"`     // this protection is in force
+	Needed bool   `json:"needed"` // without it the driver refuses to start
+	Detail string `json:"detail"` // what was found
+	Why    string `json:"why"`    // what is lost without it, or what to install
+}
+
+// Fingerprint is the outcome of probing a driver on this machine.
+type Fingerprint struct {
+	Works        bool         `json:"works"`
+	Reason       string       `json:"reason,omitempty"` // why not
+	Hint         string       `json:"hint,omitempty"`   // what to install or change
+	Level        []LevelLine  `json:"level"`
+	Capabilities Capabilities `json:"capabilities"`
+}
+
+// CommandGroups is the optional power of a driver to give each command a cgroup
+// of its own. Command names are valid command ids.
+type CommandGroups interface {
+	// CreateGroup makes the group and returns its cgroup.procs files, opened for
+	// writing, for the init to join by. The caller closes them.
+	CreateGroup(ctx context.Context, id, command string, limits CommandLimits) ([]*os.File, error)
+	// KillGroup kills every process of the group, new forks included, and returns
+	// when none is left or ctx ends.
+	KillGroup(ctx context.Context, id, command string) error
+	// GroupUsage reads counters; it works until RemoveGroup.
+	GroupUsage(ctx context.Context, id, command string) (GroupUsage, error)
+	// RemoveGroup removes an empty group; ClassBusy while processes are in it.
+	RemoveGroup(ctx context.Context, id, command string) error
+}
+
+// GroupUsage are the counters of a command's group.
+type GroupUsage struct {
+	Processes    int           // alive now
+	CPU          time.Duration // of all processes, ended ones too
+	PeakBytes    int64
+	MemoryLimit  int64 // the limit in force for the command or, if lower, the sandbox
+	OOMKills     int64 // processes the kernel killed for memory, in the command's or sandbox's limit
+	PIDsLimit    int64
+	PIDsRefused  int64 // forks refused
+	OOMInSandbox bool  // the sandbox's limit was hit, not the command's own
+}

@@ -1,0 +1,46 @@
+package inside
+
+import (
+	"io"
+
+	"sandboxd/internal/guest/wire"
+)
+
+// Spawner makes processes. The init's forks real ones; the fake driver's runs a
+// table of built-in programs.
+type Spawner interface {
+	// Spawn starts a command. groups are cgroup.procs descriptors that the child
+	// joins before it runs; Spawn owns and closes them, also when it fails. A
+	// program that cannot be run is a *SpawnError.
+	Spawn(spec wire.Start, groups []int) (Process, error)
+}
+
+// SpawnError is a start that failed for a reason of the caller's: Code is 126 or
+// 127 as a shell has them.
+type SpawnError struct {
+	Code int
+	Text string
+}
+
+func (e *SpawnError) Error() string { return e.Text }
+
+// Process is one started command. Signal and Resize after the end are no error.
+type Process interface {
+	// Stdin is nil when the command has none. Closing it is the end of input; for
+	// a terminal that is an end-of-file character.
+	Stdin() io.WriteCloser
+	// Outputs are read to their end, each by one goroutine. A terminal has one.
+	// Close gives up on a reader that a background child holds open.
+	Outputs() []Output
+	// Signal reaches the leader's process group.
+	Signal(sig int) error
+	Resize(cols, rows uint16) error
+	// Wait blocks until the leader ended.
+	Wait() wire.Exit
+}
+
+// Output is one stream of a process; Tag is 1 for stdout (and a terminal), 2 for stderr.
+type Output struct {
+	Tag byte
+	R   io.ReadCloser
+}

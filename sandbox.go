@@ -1,0 +1,170 @@
+package sandboxd
+
+import (
+	"crypto/rand"
+	"time"
+)
+
+// Seconds is a duration on the wire.
+type Seconds float64
+
+// Duration converts; the zero value is 0.
+func (s Seconds) Duration() time.Duration { return time.Duration(float64(s) * float64(time.Second)) }
+
+// InSeconds converts a duration for the wire.
+func InSeconds(d time.Duration) Seconds { return Seconds(d.Seconds()) }
+
+// State is where a sandbox stands. Transitions lists the moves between states.
+type State string
+
+// The states that exist so far. cold: files, no environment. lost: the record
+// says there was an environment or files and the host finds neither.
+const (
+	StateCold     State = "cold"
+	StateStarting State = "starting"
+	StateRunning  State = "running"
+	StateStopping State = "stopping"
+	StateLost     State = "lost"
+	StateDeleting State = "deleting"
+	StateDeleted  State = "deleted"
+)
+
+// States lists every state, for tests that must reach each.
+func States() []State {
+	return []State{StateCold, StateStarting, StateRunning, StateStopping, StateLost, StateDeleting, StateDeleted}
+}
+
+var transitions = map[State][]State{
+	"":            {StateCold},
+	StateCold:     {StateStarting, StateDeleting, StateLost},
+	StateStarting: {StateRunning, StateCold, StateDeleting},
+	StateRunning:  {StateStopping, StateCold, StateDeleting},
+	StateStopping: {StateCold, StateDeleting},
+	StateLost:     {StateDeleting},
+	StateDeleting: {StateDeleted},
+	StateDeleted:  {},
+}
+
+// CanMove says whether the table of transitions allows from -> to. A record is
+// created with from == "".
+func CanMove(from, to State) bool {
+	for _, s := range transitions[from] {
+		if s == to {
+			return true
+		}
+	}
+	return false
+}
+
+// HasEnvironment says whether a sandbox in this state may have processes.
+func (s State) HasEnvironment() bool {
+	return s == StateStarting || s == StateRunning || s == StateStopping
+}
+
+// Limits bound one sandbox. In a request a zero field means the default; in a
+// Sandbox every field is what is in force.
+type Limits struct {
+	MemoryBytes int64   `json:"memory_bytes,omitempty" doc:"Memory of all processes together, in bytes" minimum:"0"`
+	CPUs        float64 `json:"cpus,omitempty" doc:"Cores, 0.1 and up" minimum:"0"`
+	PIDs        int64   `json:"pids,omitempty" doc:"Processes and threads together" minimum:"0"`
+	TmpBytes    int64   `json:"tmp_bytes,omitempty" doc:"Size of /tmp, in bytes" minimum:"0"`
+	OpenFiles   int64   `json:"open_files,omitempty" doc:"Open descriptors of one process" minimum:"0"`
+}
+
+// DefaultLimits are those of a natively opened sandbox.
+func DefaultLimits() Limits {
+	return Limits{MemoryBytes: 1 << 30, CPUs: 2, PIDs: 512, TmpBytes: 64 << 20, OpenFiles: 4096}
+}
+
+// RuntimeMachine is the built-in runtime: the machine's own /usr, read-only.
+const RuntimeMachine = "machine"
+
+// WorkDir is where a sandbox sees its workspace.
+const WorkDir = "/workspace"
+
+// HomeDir is HOME inside a sandbox.
+const HomeDir = "/home/sandbox"
+
+// Sandbox is what callers see of one life of a key.
+type Sandbox struct {
+	ID         string            `json:"id" doc:"One life of the key, 20 lower-case base32 characters"`
+	Key        string            `json:"key" doc:"The name it was opened by"`
+	State      State             `json:"state" enum:"cold,starting,running,stopping,lost,deleting,deleted"`
+	Generation int64             `json:"generation" doc:"Environments this id has had"`
+	Driver     string            `json:"driver"`
+	Runtime    string            `json:"runtime"`
+	CreatedAt  time.Time         `json:"created_at"`
+	Limits     Limits            `json:"limits"`
+	Labels     map[string]string `json:"labels,omitempty"`
+	LastEnding *Ending           `json:"last_ending,omitempty" doc:"How the last environment or failed start ended"`
+}
+
+// OpenRequest creates the sandbox of a key or attaches to it.
+type OpenRequest struct {
+	Key     string            `json:"key,omitempty" doc:"1-64 of [A-Za-z0-9._-]; made up when empty" maxLength:"64"`
+	Runtime string            `json:"runtime,omitempty" doc:"Catalogue entry, default machine"`
+	Driver  string            `json:"driver,omitempty" doc:"Driver, default the host's first"`
+	Limits  Limits            `json:"limits,omitzero"`
+	Env     map[string]string `json:"env,omitempty" doc:"Environment of every command; values are write-only"`
+	Labels  map[string]string `json:"labels,omitempty"`
+	Start   *bool             `json:"start,omitempty" doc:"Start the environment, default true"`
+}
+
+// Runtime describes a catalogue entry.
+type Runtime struct {
+	Name    string   `json:"name"`
+	Drivers []string `json:"drivers"`
+	Limits  Limits   `json:"limits"`
+	Network string   `json:"network"`
+}
+
+const idAlphabet = "abcdefghijklmnopqrstuvwxyz234567"
+
+// NewID makes an id: 20 characters of base32, 100 random bits. It is never
+// reused, because the generator is the kernel's and 2^100 is large.
+func NewID() string {
+	var raw [20]byte
+	if _, err := rand.Read(raw[:]); err != nil {
+		panic("sandboxd: the kernel gave no randomness: " + err.Error())
+	}
+	for i, b := range raw {
+		raw[i] = idAlphabet[b&31]
+	}
+	return string(raw[:])
+}
+
+// ValidID says whether s has the shape of an id.
+func ValidID(s string) bool {
+	if len(s) != 20 {
+		return false
+	}
+	for i := 0; i < len(s); i++ {
+		c := s[i]
+		if (c < 'a' || c > 'z') && (c < '2' || c > '7') {
+			return false
+		}
+	}
+	return true
+}
+
+// ValidKey says whether s may name a sandbox. "." and ".." are refused because a
+// key is a directory name; so is a leading '-' because a key may be an argument.
+func ValidKey(s string) bool { return validName(s, 64) }
+
+// ValidCommandID says whether s may name a command: the same letters as a key.
+func ValidCommandID(s string) bool { return validName(s, 64) }
+
+func validName(s string, most int) bool {
+	if s == "" || len(s) > most || s == "." || s == ".." || s[0] == '-' {
+		return false
+	}
+	for i := 0; i < len(s); i++ {
+		c := s[i]
+		switch {
+		case c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z', c >= '0' && c <= '9', c == '.', c == '_', c == '-':
+		default:
+			return false
+		}
+	}
+	return true
+}

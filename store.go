@@ -1,0 +1,61 @@
+package sandboxd
+
+import (
+	"context"
+	"time"
+)
+
+// SandboxRecord is what a host keeps of one id. Key, ID, UID and CreatedAt never
+// change.
+type SandboxRecord struct {
+	Sandbox
+	UID     uint32            // owner of the files, from the pool, for the life of the id
+	Env     map[string]string // environment of every command
+	Handle  Handle            // of the running environment
+	Nonce   string            // secret of the link to the init of this generation
+	Touched time.Time
+}
+
+// CommandRecord is what a host keeps of a command beside its journal.
+type CommandRecord struct {
+	Command
+	Spec     CommandSpec
+	Deadline time.Time // wall time at which it times out; zero means never
+}
+
+// HostStore is what a host knows durably: the authority for "one key, one
+// sandbox" and for which uid belongs to whom. Its suite is
+// internal/store/storetest. Every method is atomic and durable against kill -9
+// of the process when it returns; methods are safe for concurrent use.
+type HostStore interface {
+	// Create stores a new record unless a living one has its key; then it answers
+	// that one and created is false. It assigns UID from the pool [first,last]:
+	// one that no record which is not deleted has. ClassCapacity when the pool is
+	// empty, or when most > 0 and so many living records exist.
+	Create(ctx context.Context, rec SandboxRecord, pool UIDPool, most int) (SandboxRecord, bool, error)
+	// Get answers any record, deleted ones too. ClassNotFound.
+	Get(ctx context.Context, id string) (SandboxRecord, error)
+	// ByKey answers the living record of a key. ClassNotFound.
+	ByKey(ctx context.Context, key string) (SandboxRecord, error)
+	// List answers every record that is not deleted, oldest first.
+	List(ctx context.Context) ([]SandboxRecord, error)
+	// Update changes a record inside one transaction. A change of State that
+	// CanMove forbids is ClassConflict; an error of fn is returned as it is, and
+	// nothing is stored.
+	Update(ctx context.Context, id string, fn func(*SandboxRecord) error) (SandboxRecord, error)
+
+	// CreateCommand stores a command unless its id exists in the sandbox; then it
+	// answers that one and created is false.
+	CreateCommand(ctx context.Context, rec CommandRecord) (CommandRecord, bool, error)
+	GetCommand(ctx context.Context, sandbox, command string) (CommandRecord, error)
+	ListCommands(ctx context.Context, sandbox string) ([]CommandRecord, error)
+	// EndCommand stores the ending and the final offset; the first one wins and
+	// later calls change nothing.
+	EndCommand(ctx context.Context, sandbox, command string, offset int64, ending Ending) (CommandRecord, error)
+	// DeleteCommands forgets a sandbox's commands.
+	DeleteCommands(ctx context.Context, sandbox string) error
+	Close() error
+}
+
+// UIDPool is a range of user ids, both ends included.
+type UIDPool struct{ First, Last uint32 }
