@@ -31,3 +31,5 @@ require (
 	modernc.org/sqlite v1.62.0 // indirect
 	pgregory.net/rapid v1.3.0 // indirect
 )
+
+replace modernc.org/libc => modernc.org/libc v1.80.1
