@@ -56,6 +56,7 @@ type EnvironmentSpec struct {
 	UID        uint32 // user and group inside; the directories are already owned by it
 	Hostname   string
 	Limits     Limits
+	Nonce      string // secret by which the init and its host know each other
 }
 
 // EnvironmentStatus is a driver's observation.
