@@ -1,0 +1,129 @@
+package store
+
+import (
+	"encoding/json"
+	"strings"
+	"time"
+
+	"sandboxd"
+)
+
+// living says whether a record in this state holds its key and a place. One that
+// is being deleted holds only its uid, until its files are gone.
+func living(s sandboxd.State) bool {
+	return s != sandboxd.StateDeleting && s != sandboxd.StateDeleted
+}
+
+// checkNew says whether rec may be stored as a new record.
+func checkNew(rec sandboxd.SandboxRecord) error {
+	if rec.ID == "" || rec.Key == "" {
+		return sandboxd.Errorf(sandboxd.ClassInternal, "a sandbox record needs an id and a key")
+	}
+	if !sandboxd.CanMove("", rec.State) {
+		return sandboxd.Errorf(sandboxd.ClassConflict, "a sandbox cannot begin as %q", rec.State)
+	}
+	return nil
+}
+
+// checkChange says whether a record may become another.
+func checkChange(was, is sandboxd.SandboxRecord) error {
+	if is.ID != was.ID || is.Key != was.Key || is.UID != was.UID || !is.CreatedAt.Equal(was.CreatedAt) {
+		return sandboxd.Errorf(sandboxd.ClassInternal, "id, key, uid and time of creation of a sandbox never change")
+	}
+	if is.State != was.State && !sandboxd.CanMove(was.State, is.State) {
+		return sandboxd.Errorf(sandboxd.ClassConflict, "a sandbox that is %s cannot become %s", was.State, is.State)
+	}
+	return nil
+}
+
+// normal gives rec the form in which it is kept: times in UTC with microseconds,
+// and nothing instead of what is empty.
+func normal(rec sandboxd.SandboxRecord) sandboxd.SandboxRecord {
+	rec.CreatedAt, rec.Touched = fromMicros(toMicros(rec.CreatedAt)), fromMicros(toMicros(rec.Touched))
+	if len(rec.Labels) == 0 {
+		rec.Labels = nil
+	}
+	if len(rec.Env) == 0 {
+		rec.Env = nil
+	}
+	if len(rec.Handle) == 0 {
+		rec.Handle = nil
+	}
+	return rec
+}
+
+// normalCommand does for a command what normal does for a sandbox.
+func normalCommand(rec sandboxd.CommandRecord) sandboxd.CommandRecord {
+	rec.StartedAt, rec.Deadline = fromMicros(toMicros(rec.StartedAt)), fromMicros(toMicros(rec.Deadline))
+	if len(rec.Argv) == 0 {
+		rec.Argv = nil
+	}
+	return rec
+}
+
+// toMicros is t as it is stored; no time is 0.
+func toMicros(t time.Time) int64 {
+	if t.IsZero() {
+		return 0
+	}
+	return t.UnixMicro()
+}
+
+func fromMicros(us int64) time.Time {
+	if us == 0 {
+		return time.Time{}
+	}
+	return time.UnixMicro(us).UTC()
+}
+
+// encode is v as JSON text.
+func encode(v any) (string, error) {
+	text, err := json.Marshal(v)
+	if err != nil {
+		return "", sandboxd.Wrap(sandboxd.ClassInternal, err, "cannot encode a record")
+	}
+	return string(text), nil
+}
+
+// decode is the inverse of encode; the empty text changes nothing.
+func decode(text string, v any) error {
+	if text == "" {
+		return nil
+	}
+	if err := json.Unmarshal([]byte(text), v); err != nil {
+		return sandboxd.Wrap(sandboxd.ClassInternal, err, "a stored record is damaged")
+	}
+	return nil
+}
+
+func errNoSandbox(id string) error {
+	return sandboxd.Errorf(sandboxd.ClassNotFound, "no sandbox %q", id)
+}
+
+func errNoCommand(id string) error {
+	return sandboxd.Errorf(sandboxd.ClassNotFound, "no command %q in the sandbox", id)
+}
+
+func errIDUsed(id string) error {
+	return sandboxd.Errorf(sandboxd.ClassConflict, "there has been a sandbox %s", id)
+}
+
+func errClosed() error { return sandboxd.Errorf(sandboxd.ClassUnavailable, "the store is closed") }
+
+// namedHolders is how many keys a capacity error names.
+const namedHolders = 5
+
+// errCapacity names the oldest of the sandboxes that hold the places.
+func errCapacity(held int, holders []string) error {
+	names := strings.Join(holders[:min(len(holders), namedHolders)], ", ")
+	if len(holders) > namedHolders {
+		names += ", ..."
+	}
+	return sandboxd.Errorf(sandboxd.ClassCapacity, "all %d places are taken, by %s", held, names).
+		WithHint("delete a sandbox that is no longer needed")
+}
+
+func errPoolEmpty(pool sandboxd.UIDPool) error {
+	return sandboxd.Errorf(sandboxd.ClassCapacity, "every user id from %d to %d belongs to a sandbox", pool.First, pool.Last).
+		WithHint("delete a sandbox that is no longer needed, or configure a larger pool")
+}
