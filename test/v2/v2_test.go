@@ -54,11 +54,11 @@ func kernel() string {
 
 func TestSuitesOnV2(t *testing.T) {
 	if testing.Short() {
-		captest.Need(t, "cgroup2", false, "not in the short run: make test-v2")
+		captest.Need(t, "uml", false, "not in the short run: make test-v2")
 	}
 	captest.Root(t)
 	uml := kernel()
-	captest.Need(t, "cgroup2", uml != "", "no user-mode kernel: make test-v2 fetches one")
+	captest.Need(t, "uml", uml != "", "no user-mode kernel: make test-v2 fetches one")
 
 	out := t.TempDir()
 	caps := filepath.Join(out, "caps")

@@ -1,0 +1,37 @@
+# `make` lists what there is. Everything that a rule leaves is ignored by git.
+
+INIT    := internal/driver/process/initbin/init
+VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+VARIABLE := sandboxd/internal/app.Version
+
+.DEFAULT_GOAL := help
+.PHONY: help build run check test test-v2 bench lint clean
+
+help: ## list the commands
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
+
+build: ## build bin/sandboxd, static, with the init inside
+	CGO_ENABLED=0 go build -trimpath -ldflags "-s -w" -o $(INIT) ./cmd/init
+	CGO_ENABLED=0 go build -trimpath -ldflags "-s -w -X $(VARIABLE)=$(VERSION)" -o bin/sandboxd ./cmd/sandboxd
+
+run: build ## start a server, run the example against it, stay up until Ctrl-C
+	@scripts/run.sh
+
+check: ## the fast check: format, vet, build, unit tests; changes nothing
+	@scripts/check.sh
+
+test: ## everything, with its own set-up; what CI runs
+	@scripts/test.sh
+
+test-v2: build ## the process driver on cgroup v2, in a user-mode kernel
+	@scripts/install-deps.sh --v2
+	SANDBOXD_TEST_UML=$$(scripts/install-deps.sh --print-uml) go test -count=1 -timeout 10m ./test/v2
+
+bench: build ## the benchmarks that exist, once
+	go test -run '^$$' -bench . -benchtime 1x ./...
+
+lint: ## golangci-lint, with the version of tools/go.mod
+	go tool -modfile=tools/go.mod golangci-lint run ./...
+
+clean: ## remove what the rules above made
+	rm -rf bin run $(INIT)
