@@ -1,0 +1,151 @@
+package meta
+
+import (
+	"strings"
+	"testing"
+)
+
+// floors is the order of the packages, lowest first: a package may import those
+// of its own row's `may` list and of rows below it that the list names. A prefix
+// ending in "/..." is a package and everything under it.
+//
+// Why a table and not levels by number: two mechanisms stand side by side and
+// must not know each other, however low they are.
+var floors = []struct {
+	packages string
+	may      []string
+	why      string
+}{
+	{".", nil, "the contracts: everything shares them, so they know nothing"},
+	{"client", []string{"."}, "what the API cannot do, the product cannot do"},
+	{"internal/captest", nil, "for tests everywhere"},
+	{"internal/failpoint", nil, "a mark that any durable step may carry"},
+	{"internal/guest/wire", nil, "shared by both ends of the link"},
+	{"internal/guest/inside", []string{"internal/guest/wire"}, "runs inside every sandbox: small, and independent of the host's code"},
+	{"internal/isolate/setup", nil, "between clone and exec nothing of the host may be in reach"},
+	{"internal/isolate/spawn", []string{"internal/guest/wire", "internal/guest/inside", "internal/isolate/setup"}, "starts commands inside a sandbox"},
+	{"cmd/init", []string{"internal/guest/wire", "internal/guest/inside", "internal/isolate/setup", "internal/isolate/spawn"}, "as internal/guest/inside"},
+	{"internal/guest", []string{".", "internal/failpoint", "internal/guest/wire"}, "the host's end of the link trusts nothing and needs nothing"},
+	{"internal/guest/...", []string{".", "internal/failpoint", "internal/captest", "internal/guest/..."}, "suites of the link"},
+	{"internal/isolate", []string{"."}, "mechanism: does not know who uses it"},
+	{"internal/journal/...", []string{".", "internal/failpoint", "internal/journal/..."}, "mechanism"},
+	{"internal/workspace/...", []string{".", "internal/failpoint", "internal/workspace/..."}, "mechanism"},
+	{"internal/store/...", []string{".", "internal/failpoint", "internal/store/..."}, "mechanism"},
+	{"internal/driver/process/...", []string{".", "internal/failpoint", "internal/isolate/...", "internal/guest/wire", "internal/guest/inside", "internal/driver/process/..."}, "a driver makes environments; it runs no command and opens no file of a workspace"},
+	{"internal/driver/fake/...", []string{".", "internal/guest/...", "internal/driver/fake/..."}, "speaks the real protocol in process"},
+	{"internal/driver/drivertest/...", []string{".", "internal/guest/...", "internal/driver/drivertest/..."}, "the suite of every driver"},
+	{"internal/host/hosttest/...", []string{".", "internal/host/hosttest/..."}, "the suite of both hosts knows the contract only"},
+	{"internal/host/...", []string{".", "internal/failpoint", "internal/guest", "internal/guest/wire", "internal/journal/...", "internal/workspace/...", "internal/host/..."}, "the role asks for drivers and stores by interface"},
+	{"internal/api/...", []string{".", "internal/api/..."}, "a face decodes, asks, encodes"},
+	{"internal/mcp/...", []string{".", "internal/mcp/..."}, "a face"},
+	{"internal/app/datadir", []string{"."}, "where a client and a server find the same secrets"},
+	{"internal/cli/...", []string{".", "client", "internal/mcp/...", "internal/app/datadir", "internal/cli/..."}, "client commands reach a server by its API only"},
+	{"internal/app/...", []string{"..."}, "composes a role from parts"},
+	{"cmd/sandboxd", []string{"internal/app/...", "internal/cli/...", "."}, "parses, calls app, maps errors to exit codes"},
+	{"examples/...", []string{".", "client"}, "what a user of the client may import"},
+	{"internal/meta", nil, "tests only"},
+	{"test/...", []string{"..."}, "tests of the whole"},
+}
+
+// matches says whether a package is meant by a row's pattern.
+func matches(pattern, pkg string) bool {
+	if pattern == "..." {
+		return true
+	}
+	if base, ok := strings.CutSuffix(pattern, "/..."); ok {
+		return pkg == base || strings.HasPrefix(pkg, base+"/")
+	}
+	return pkg == pattern
+}
+
+// longest answers the row that means pkg most closely.
+func longest(pkg string) int {
+	best, size := -1, -1
+	for i, f := range floors {
+		if matches(f.packages, pkg) {
+			exact := len(strings.TrimSuffix(f.packages, "/...")) * 2
+			if f.packages == pkg {
+				exact++
+			}
+			if exact > size {
+				best, size = i, exact
+			}
+		}
+	}
+	return best
+}
+
+func TestImportsGoDown(t *testing.T) {
+	for _, p := range allPackages(t) {
+		row := longest(p.path())
+		if row < 0 {
+			t.Errorf("%s stands on no floor: add a row to the table", p.path())
+			continue
+		}
+		for _, imported := range p.Imports {
+			if imported != "sandboxd" && !strings.HasPrefix(imported, "sandboxd/") {
+				continue
+			}
+			allowed := false
+			for _, pattern := range floors[row].may {
+				allowed = allowed || matches(pattern, below(imported))
+			}
+			if !allowed {
+				t.Errorf("%s imports %s: not below it (%s)", p.path(), below(imported), floors[row].why)
+			}
+		}
+	}
+}
+
+// outside lists the only modules that a package may import beside the standard
+// library and this one.
+var outside = map[string][]string{
+	".":                      nil,
+	"client":                 {"github.com/coder/websocket"},
+	"cmd/init":               {"golang.org/x/sys/unix"},
+	"internal/guest/wire":    {"golang.org/x/sys/unix"},
+	"internal/guest/inside":  {"golang.org/x/sys/unix"},
+	"internal/isolate/setup": {"golang.org/x/sys/unix"},
+	"internal/isolate/spawn": {"golang.org/x/sys/unix"},
+	"internal/captest":       nil,
+}
+
+func TestSmallProgramsImportLittle(t *testing.T) {
+	found := 0
+	for _, p := range allPackages(t) {
+		may, ruled := outside[p.path()]
+		if !ruled {
+			continue
+		}
+		found++
+		for _, imported := range p.Imports {
+			first, _, _ := strings.Cut(imported, "/")
+			if !strings.Contains(first, ".") {
+				if imported == "testing" && p.path() != "internal/captest" {
+					t.Errorf("%s imports testing", p.path())
+				}
+				continue
+			}
+			allowed := false
+			for _, m := range may {
+				allowed = allowed || imported == m
+			}
+			if !allowed {
+				t.Errorf("%s imports %s; it may import %v and the standard library", p.path(), imported, may)
+			}
+		}
+	}
+	if found != len(outside) {
+		t.Errorf("%d of the %d ruled packages exist", found, len(outside))
+	}
+}
+
+func TestForbiddenPackageNames(t *testing.T) {
+	for _, p := range allPackages(t) {
+		for _, word := range []string{"util", "utils", "helper", "helpers", "common", "manager", "misc", "base"} {
+			if p.Name == word || strings.HasSuffix(p.path(), "/"+word) {
+				t.Errorf("%s: a package is named by its idea", p.path())
+			}
+		}
+	}
+}
