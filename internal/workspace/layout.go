@@ -1,0 +1,290 @@
+package workspace
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"sandboxd"
+	"sandboxd/internal/workspace/beneath"
+)
+
+const (
+	metaFile     = "meta.json"
+	workspaceDir = "workspace"
+	homeDir      = "home"
+	metaVersion  = 1
+)
+
+// Root is the directory that holds every workspace of a host:
+//
+//	<dir>/<key>/workspace, <dir>/<key>/home   the sandbox's, 0755 and 0700
+//	<dir>/<key>/meta.json                     the host's, 0600
+//	<dir>/../trash                            what was deleted and is not gone yet
+//
+// The directory and each <key> are the host's and 0700, so that no user of the
+// machine reaches the files of a sandbox. Methods are safe for concurrent use.
+type Root struct {
+	dir   string
+	trash string
+	mu    sync.Mutex // creation and removal of keys
+}
+
+// Meta is what a host needs to know of a workspace when its database is lost.
+type Meta struct {
+	ID        string            `json:"id"`
+	Key       string            `json:"key"`
+	UID       uint32            `json:"uid"`
+	CreatedAt time.Time         `json:"created_at"`
+	Runtime   string            `json:"runtime"`
+	Driver    string            `json:"driver"`
+	Limits    sandboxd.Limits   `json:"limits"`
+	Labels    map[string]string `json:"labels,omitempty"`
+}
+
+type storedMeta struct {
+	Version int `json:"version"`
+	Meta
+}
+
+// OpenRoot opens the directory, making it and its trash when they are missing.
+// Both must be on one file system.
+func OpenRoot(dir string) (*Root, error) {
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return nil, hostError(err, "the directory of workspaces has no path")
+	}
+	r := &Root{dir: dir, trash: filepath.Join(filepath.Dir(dir), "trash")}
+	for _, d := range []string{r.dir, r.trash} {
+		if err := os.MkdirAll(d, 0o700); err != nil {
+			return nil, hostError(err, "the directory of workspaces cannot be made")
+		}
+		if err := os.Chmod(d, 0o700); err != nil {
+			return nil, hostError(err, "the directory of workspaces cannot be closed to others")
+		}
+	}
+	return r, nil
+}
+
+// hostError classes a failure on the host's own paths.
+func hostError(err error, format string, args ...any) error {
+	class := sandboxd.ClassInternal
+	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
+		class = sandboxd.ClassNoSpace
+	}
+	return sandboxd.Wrap(class, err, format, args...)
+}
+
+// Dirs answers where the files of a key are. It is empty for what is no key.
+func (r *Root) Dirs(key string) (workspace, home string) {
+	if !sandboxd.ValidKey(key) {
+		return "", ""
+	}
+	return filepath.Join(r.dir, key, workspaceDir), filepath.Join(r.dir, key, homeDir)
+}
+
+// Create makes the directories of a key and gives them to meta.UID. The key
+// appears complete or not at all. With the same id already there it changes
+// nothing and is no error; with another one it is ClassConflict.
+func (r *Root) Create(meta Meta) error {
+	if !sandboxd.ValidKey(meta.Key) || !sandboxd.ValidID(meta.ID) {
+		return sandboxd.Invalid("key", "a workspace needs a valid key and id")
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if _, err := os.Lstat(filepath.Join(r.dir, meta.Key)); err == nil {
+		if r.Exists(meta.Key, meta.ID) {
+			return nil
+		}
+		return sandboxd.Errorf(sandboxd.ClassConflict, "the files of another sandbox have this key")
+	} else if !errors.Is(err, fs.ErrNotExist) {
+		return hostError(err, "the workspace cannot be examined")
+	}
+	// Built in the trash, where a half-made one is swept.
+	built, err := os.MkdirTemp(r.trash, "new-")
+	if err != nil {
+		return hostError(err, "the workspace cannot be made")
+	}
+	if err := r.build(built, meta); err != nil {
+		return errors.Join(err, os.RemoveAll(built))
+	}
+	if err := unix.Renameat2(unix.AT_FDCWD, built, unix.AT_FDCWD, filepath.Join(r.dir, meta.Key), unix.RENAME_NOREPLACE); err != nil {
+		return errors.Join(hostError(err, "the workspace cannot be put in place"), os.RemoveAll(built))
+	}
+	return nil
+}
+
+func (r *Root) build(dir string, meta Meta) error {
+	for name, mode := range map[string]fs.FileMode{workspaceDir: 0o755, homeDir: 0o700} {
+		path := filepath.Join(dir, name)
+		err := os.Mkdir(path, mode)
+		if err == nil {
+			err = os.Chmod(path, mode) // whatever the umask says
+		}
+		if err == nil && os.Geteuid() != int(meta.UID) {
+			err = os.Lchown(path, int(meta.UID), int(meta.UID))
+		}
+		if err != nil {
+			return hostError(err, "the workspace cannot be made")
+		}
+	}
+	return writeMeta(dir, meta)
+}
+
+// writeMeta replaces meta.json in a directory of the host's.
+func writeMeta(dir string, meta Meta) error {
+	data, err := json.MarshalIndent(storedMeta{metaVersion, meta}, "", "  ")
+	if err != nil {
+		return hostError(err, "the workspace's record cannot be written")
+	}
+	f, err := os.CreateTemp(dir, metaFile+"-") // 0600 by itself
+	if err != nil {
+		return hostError(err, "the workspace's record cannot be written")
+	}
+	_, err = f.Write(append(data, '\n'))
+	if err == nil {
+		err = f.Sync()
+	}
+	if err = errors.Join(err, f.Close()); err == nil {
+		err = os.Rename(f.Name(), filepath.Join(dir, metaFile))
+	}
+	if err != nil {
+		return errors.Join(hostError(err, "the workspace's record cannot be written"), os.Remove(f.Name()))
+	}
+	return nil
+}
+
+// WriteMeta replaces the record of an existing workspace; key and id must be
+// those it has.
+func (r *Root) WriteMeta(meta Meta) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.Exists(meta.Key, meta.ID) {
+		return sandboxd.Errorf(sandboxd.ClassNotFound, "no workspace has this key and id")
+	}
+	return writeMeta(filepath.Join(r.dir, meta.Key), meta)
+}
+
+// ReadMeta answers the record of a key. ClassNotFound.
+func (r *Root) ReadMeta(key string) (Meta, error) {
+	if !sandboxd.ValidKey(key) {
+		return Meta{}, sandboxd.Invalid("key", "it is not a key")
+	}
+	data, err := os.ReadFile(filepath.Join(r.dir, key, metaFile))
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
+		return Meta{}, sandboxd.Wrap(sandboxd.ClassNotFound, err, "no workspace has this key")
+	}
+	if err != nil {
+		return Meta{}, hostError(err, "the workspace's record cannot be read")
+	}
+	var stored storedMeta
+	if err := json.Unmarshal(data, &stored); err != nil {
+		return Meta{}, hostError(err, "the workspace's record is damaged")
+	}
+	if stored.Key != key || stored.Version > metaVersion {
+		return Meta{}, sandboxd.Errorf(sandboxd.ClassInternal, "the workspace's record is of another key or a newer version")
+	}
+	return stored.Meta, nil
+}
+
+// Exists says whether the workspace of a key is that of id.
+func (r *Root) Exists(key, id string) bool {
+	meta, err := r.ReadMeta(key)
+	return err == nil && meta.ID == id
+}
+
+// Metas answers the record of every workspace, in key order. Those that cannot be
+// read are left out and reported together in the error.
+func (r *Root) Metas() ([]Meta, error) {
+	entries, err := os.ReadDir(r.dir)
+	if err != nil {
+		return nil, hostError(err, "the workspaces cannot be listed")
+	}
+	metas := []Meta{}
+	var failed []error
+	for _, e := range entries {
+		if !e.IsDir() || !sandboxd.ValidKey(e.Name()) {
+			continue
+		}
+		meta, err := r.ReadMeta(e.Name())
+		if err != nil {
+			failed = append(failed, err)
+			continue
+		}
+		metas = append(metas, meta)
+	}
+	return metas, errors.Join(failed...)
+}
+
+// Files serves the workspace of a key to callers; what is made belongs to uid.
+// ClassNotFound.
+func (r *Root) Files(key string, uid uint32) (sandboxd.Files, error) {
+	dir, _ := r.Dirs(key)
+	if dir == "" {
+		return nil, sandboxd.Invalid("key", "it is not a key")
+	}
+	w, err := New(dir, uid)
+	if err != nil {
+		return nil, err
+	}
+	return w, nil
+}
+
+// Trash moves the files of a key out of reach at once, if they are those of id;
+// EmptyTrash removes them. Missing ones are no error.
+func (r *Root) Trash(key, id string) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.Exists(key, id) {
+		return nil
+	}
+	to := filepath.Join(r.trash, id)
+	err := unix.Renameat2(unix.AT_FDCWD, filepath.Join(r.dir, key), unix.AT_FDCWD, to, unix.RENAME_NOREPLACE)
+	if err != nil {
+		return hostError(err, "the files cannot be moved to the trash")
+	}
+	return nil
+}
+
+// EmptyTrash removes what was trashed, links and mounts not followed. One that
+// cannot be removed does not keep the others; the errors are joined.
+func (r *Root) EmptyTrash(ctx context.Context) error {
+	root, err := beneath.OpenTrusted(r.trash)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	entries, err := os.ReadDir(r.trash)
+	if err != nil {
+		return hostError(err, "the trash cannot be listed")
+	}
+	var failed []error
+	for _, e := range entries {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if strings.HasPrefix(e.Name(), "new-") {
+			r.mu.Lock() // none is being built now
+		}
+		rm := &remover{w: &Workspace{seize: os.Geteuid() == 0}, root: root}
+		err := rm.tree(ctx, root, e.Name(), 1)
+		if strings.HasPrefix(e.Name(), "new-") {
+			r.mu.Unlock()
+		}
+		if err == nil {
+			err = rm.run(ctx)
+		}
+		if err != nil {
+			failed = append(failed, err)
+		}
+	}
+	return errors.Join(failed...)
+}
