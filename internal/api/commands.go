@@ -1,0 +1,243 @@
+package api
+
+import (
+	"context"
+	"net/http"
+	"net/url"
+	"strconv"
+
+	"sandboxd"
+)
+
+type commandPath struct {
+	sandboxPath
+	CID string `path:"cid" doc:"Id of the command"`
+}
+
+// atCommand answers the request's Host for a command of a sandbox.
+func (f *face) atCommand(ctx context.Context, p commandPath) (sandboxd.Host, error) {
+	h, err := f.at(ctx, p.ID)
+	if err == nil && !sandboxd.ValidCommandID(p.CID) {
+		return nil, sandboxd.Invalid("command_id", "1-64 of [A-Za-z0-9._-] are allowed")
+	}
+	return h, err
+}
+
+type commandInput struct {
+	sandboxPath
+	Accept string `header:"Accept" doc:"application/x-ndjson for a stream of frames"`
+	Body   sandboxd.CommandSpec
+}
+
+type commandOutput struct {
+	Status int
+	Body   sandboxd.Command
+}
+
+// longest is the longest duration that a caller may name, some three years.
+const longest sandboxd.Seconds = 1e8
+
+// checkSpec refuses what is wrong on every host.
+func checkSpec(spec *sandboxd.CommandSpec) error {
+	if (len(spec.Argv) > 0) == (spec.Shell != "") {
+		return sandboxd.Invalid("argv", "give exactly one of argv and shell")
+	}
+	if spec.ID != "" && !sandboxd.ValidCommandID(spec.ID) {
+		return sandboxd.Invalid("command_id", "1-64 of [A-Za-z0-9._-] are allowed")
+	}
+	durations := []struct {
+		name string
+		s    sandboxd.Seconds
+	}{{"no_output_timeout_s", spec.NoOutputTimeoutS}, {"orphan_after_s", spec.OrphanAfterS}}
+	if spec.TimeoutS != nil {
+		durations = append(durations, struct {
+			name string
+			s    sandboxd.Seconds
+		}{"timeout_s", *spec.TimeoutS})
+	}
+	for _, d := range durations {
+		if d.s < 0 || d.s > longest {
+			return sandboxd.Invalid(d.name, "0 to %d seconds are allowed", int64(longest))
+		}
+	}
+	return nil
+}
+
+// startCommand answers 201 when it started the command and 200 when the id was
+// already used with the same spec.
+func (f *face) startCommand(ctx context.Context, in *commandInput) (*commandOutput, error) {
+	h, err := f.at(ctx, in.ID)
+	if err != nil {
+		return nil, err
+	}
+	if err := checkSpec(&in.Body); err != nil {
+		return nil, err
+	}
+	cmd, started, err := h.StartCommand(ctx, in.ID, in.Body)
+	if err != nil {
+		return nil, err
+	}
+	status := http.StatusOK
+	if started {
+		status = http.StatusCreated
+	}
+	return &commandOutput{Status: status, Body: cmd}, nil
+}
+
+type commandsOutput struct {
+	Body struct {
+		Commands []sandboxd.Command `json:"commands" nullable:"false"`
+	}
+}
+
+func (f *face) listCommands(ctx context.Context, in *sandboxPath) (*commandsOutput, error) {
+	h, err := f.at(ctx, in.ID)
+	if err != nil {
+		return nil, err
+	}
+	all, err := h.ListCommands(ctx, in.ID)
+	if err != nil {
+		return nil, err
+	}
+	out := &commandsOutput{}
+	out.Body.Commands = append([]sandboxd.Command{}, all...)
+	return out, nil
+}
+
+func (f *face) getCommand(ctx context.Context, in *commandPath) (*commandOutput, error) {
+	h, err := f.atCommand(ctx, *in)
+	if err != nil {
+		return nil, err
+	}
+	cmd, err := h.GetCommand(ctx, in.ID, in.CID)
+	if err != nil {
+		return nil, err
+	}
+	return &commandOutput{Status: http.StatusOK, Body: cmd}, nil
+}
+
+type stopInput struct {
+	commandPath
+	Body *struct {
+		GraceS *sandboxd.Seconds `json:"grace_s,omitempty" minimum:"0" maximum:"3600" doc:"Between SIGTERM and SIGKILL, default 2"`
+	}
+}
+
+// defaultGrace is the time between SIGTERM and SIGKILL when the caller names none.
+const defaultGrace sandboxd.Seconds = 2
+
+func (f *face) stopCommand(ctx context.Context, in *stopInput) (*commandOutput, error) {
+	h, err := f.atCommand(ctx, in.commandPath)
+	if err != nil {
+		return nil, err
+	}
+	grace := defaultGrace
+	if in.Body != nil && in.Body.GraceS != nil {
+		grace = *in.Body.GraceS
+	}
+	cmd, err := h.StopCommand(ctx, in.ID, in.CID, grace)
+	if err != nil {
+		return nil, err
+	}
+	return &commandOutput{Status: http.StatusOK, Body: cmd}, nil
+}
+
+type signalInput struct {
+	commandPath
+	Body struct {
+		Signal string `json:"signal" minLength:"1" maxLength:"32" doc:"As INT or SIGINT"`
+	}
+}
+
+func (f *face) signalCommand(ctx context.Context, in *signalInput) (*struct{}, error) {
+	h, err := f.atCommand(ctx, in.commandPath)
+	if err != nil {
+		return nil, err
+	}
+	return nil, h.SignalCommand(ctx, in.ID, in.CID, in.Body.Signal)
+}
+
+type resizeInput struct {
+	commandPath
+	Body sandboxd.TTY
+}
+
+func (f *face) resizeCommand(ctx context.Context, in *resizeInput) (*struct{}, error) {
+	h, err := f.atCommand(ctx, in.commandPath)
+	if err != nil {
+		return nil, err
+	}
+	return nil, h.ResizeCommand(ctx, in.ID, in.CID, in.Body)
+}
+
+// stdin sends the raw body, at most 8 MiB of it.
+func (f *face) stdin(w http.ResponseWriter, r *http.Request, query url.Values) error {
+	p := commandPath{sandboxPath{r.PathValue("id")}, r.PathValue("cid")}
+	h, err := f.atCommand(r.Context(), p)
+	if err != nil {
+		return err
+	}
+	eof, err := boolean(query, "eof")
+	if err != nil {
+		return err
+	}
+	data, err := readBounded(r.Body, execBody)
+	if err != nil {
+		return err
+	}
+	if err := h.WriteStdin(r.Context(), p.ID, p.CID, data, eof); err != nil {
+		return err
+	}
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
+// output answers frames from an offset.
+func (f *face) output(w http.ResponseWriter, r *http.Request, query url.Values) error {
+	p := commandPath{sandboxPath{r.PathValue("id")}, r.PathValue("cid")}
+	h, err := f.atCommand(r.Context(), p)
+	if err != nil {
+		return err
+	}
+	offset, err := integer(query, "offset", 0)
+	if err != nil {
+		return err
+	}
+	follow, err := boolean(query, "follow")
+	if err != nil {
+		return err
+	}
+	stream, err := h.FollowCommand(r.Context(), p.ID, p.CID, sandboxd.FollowOptions{Offset: offset, Follow: follow})
+	if err != nil {
+		return err
+	}
+	defer stream.Close()
+	if r.Method == http.MethodHead {
+		w.Header().Set("Content-Type", ndjson)
+		return nil
+	}
+	_, err = f.sendFrames(w, r, stream, nil)
+	return err
+}
+
+func boolean(query url.Values, name string) (bool, error) {
+	switch query.Get(name) {
+	case "", "0", "false":
+		return false, nil
+	case "1", "true":
+		return true, nil
+	}
+	return false, sandboxd.Invalid(name, "true and false are allowed")
+}
+
+func integer(query url.Values, name string, otherwise int64) (int64, error) {
+	text := query.Get(name)
+	if text == "" {
+		return otherwise, nil
+	}
+	n, err := strconv.ParseInt(text, 10, 64)
+	if err != nil || n < 0 {
+		return 0, sandboxd.Invalid(name, "a whole number, 0 or more, is needed")
+	}
+	return n, nil
+}

@@ -1,0 +1,279 @@
+package api
+
+import (
+	"bufio"
+	"context"
+	"crypto/sha256"
+	"crypto/subtle"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"path"
+	"runtime/debug"
+	"strings"
+	"sync"
+	"time"
+
+	"sandboxd"
+)
+
+// call is what the parts of one request share.
+type call struct {
+	req *http.Request
+	err error // the first error, for the log line
+}
+
+type callKey struct{}
+
+func callOf(ctx context.Context) *call {
+	c, _ := ctx.Value(callKey{}).(*call)
+	return c
+}
+
+// note keeps err for the request's log line.
+func note(ctx context.Context, err error) {
+	if c := callOf(ctx); c != nil && c.err == nil {
+		c.err = err
+	}
+}
+
+// ServeHTTP is the way of every request: a name, the checks, the route, one line
+// in the log.
+func (f *face) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	began := time.Now()
+	rc := http.NewResponseController(w)
+	rw := &response{ResponseWriter: w, rc: rc, stall: f.pace.writeStall}
+	c := &call{}
+	r = r.WithContext(context.WithValue(r.Context(), callKey{}, c))
+	c.req = r
+	_ = rc.SetWriteDeadline(time.Time{}) // left by the previous request of the connection
+	if r.Body != nil && r.Body != http.NoBody {
+		_ = rc.SetReadDeadline(began.Add(f.pace.bodyIdle))
+		r.Body = &body{ReadCloser: r.Body, rc: rc, idle: f.pace.bodyIdle}
+	}
+	id := r.Header.Get("X-Request-Id")
+	if !sandboxd.ValidCommandID(id) {
+		id = sandboxd.NewID()
+	}
+	rw.Header().Set("X-Request-Id", id)
+	rw.Header().Set("X-Content-Type-Options", "nosniff")
+
+	abort := false
+	func() {
+		defer func() {
+			switch p := recover(); {
+			case p == nil:
+			case p == http.ErrAbortHandler:
+				abort = true
+			default:
+				f.cfg.Log.Error("a handler panicked", "request", id, "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
+				note(r.Context(), errors.New("panic"))
+				if rw.status != 0 {
+					abort = true
+					return
+				}
+				writeError(rw, r, errors.New("panic"))
+			}
+		}()
+		f.serve(rw, r)
+	}()
+	if !rw.hijacked {
+		// What net/http still has in its buffer is written after we return.
+		_ = rc.SetWriteDeadline(time.Now().Add(f.pace.writeStall))
+	}
+	attrs := []any{"method", r.Method, "path", r.URL.Path, "status", rw.status, "bytes", rw.bytes,
+		"ms", time.Since(began).Milliseconds(), "request", id}
+	level := slog.LevelInfo
+	if c.err != nil {
+		attrs = append(attrs, "error", c.err.Error())
+		if rw.status >= 500 {
+			level = slog.LevelError
+		}
+	}
+	f.cfg.Log.Log(r.Context(), level, "request", attrs...)
+	if abort {
+		panic(http.ErrAbortHandler)
+	}
+}
+
+func (f *face) serve(w *response, r *http.Request) {
+	if !f.allowedHost(r.Host) {
+		writeError(w, r, sandboxd.Errorf(sandboxd.ClassForbidden, "this name is not served here").
+			WithHint("use the address of the server, or add the name to the allowed host names"))
+		return
+	}
+	if origin := r.Header.Get("Origin"); origin != "" {
+		u, err := url.Parse(origin)
+		if err != nil || u.Host == "" || !strings.EqualFold(u.Host, r.Host) {
+			writeError(w, r, sandboxd.Errorf(sandboxd.ClassForbidden, "a page of another origin may not call this server"))
+			return
+		}
+	}
+	if r.URL.Path != "/healthz" && r.URL.Path != "/openapi.json" {
+		if err := f.auth.check(r); err != nil {
+			w.Header().Set("WWW-Authenticate", "Bearer")
+			w.Header().Set("Connection", "close") // an unread body of a stranger is not waited for
+			writeError(w, r, err)
+			return
+		}
+	}
+	// Ids and parameters are never cleaned into another path: no redirects.
+	if path.Clean(r.URL.Path) != r.URL.Path {
+		writeError(w, r, sandboxd.Errorf(sandboxd.ClassNotFound, "there is no such route"))
+		return
+	}
+	if _, pattern := f.mux.Handler(r); pattern == "" {
+		f.noRoute(w, r)
+		return
+	}
+	f.mux.ServeHTTP(w, r)
+}
+
+// noRoute answers what the mux would have answered, in our envelope.
+func (f *face) noRoute(w *response, r *http.Request) {
+	var allowed []string
+	for _, method := range []string{http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodDelete} {
+		probe := r.Clone(r.Context())
+		probe.Method = method
+		if _, pattern := f.mux.Handler(probe); pattern != "" {
+			allowed = append(allowed, method)
+		}
+	}
+	if len(allowed) == 0 {
+		writeError(w, r, sandboxd.Errorf(sandboxd.ClassNotFound, "there is no such route"))
+		return
+	}
+	w.Header().Set("Allow", strings.Join(allowed, ", "))
+	writeError(w, r, &Envelope{status: http.StatusMethodNotAllowed, Err: EnvelopeError{
+		Code: "method_not_allowed", Message: "this route takes " + strings.Join(allowed, ", ")}})
+}
+
+// authorizer compares secrets by their hashes, in constant time.
+type authorizer struct {
+	mine, other       [sha256.Size]byte
+	hasMine, hasOther bool
+	kind              kind
+}
+
+func newAuthorizer(cfg Config, k kind) authorizer {
+	return authorizer{mine: sha256.Sum256([]byte(cfg.Token)), other: sha256.Sum256([]byte(cfg.OtherToken)),
+		hasMine: cfg.Token != "", hasOther: cfg.OtherToken != "", kind: k}
+}
+
+func (a authorizer) check(r *http.Request) error {
+	secret := ""
+	if scheme, rest, ok := strings.Cut(r.Header.Get("Authorization"), " "); ok && strings.EqualFold(scheme, "Bearer") {
+		secret = strings.TrimSpace(rest)
+	} else if a.kind == hostListener {
+		secret = r.Header.Get("X-Sandbox-Token")
+	}
+	sum := sha256.Sum256([]byte(secret))
+	mine := subtle.ConstantTimeCompare(sum[:], a.mine[:]) == 1 && a.hasMine
+	other := subtle.ConstantTimeCompare(sum[:], a.other[:]) == 1 && a.hasOther
+	name, wrong := "API key", "host token"
+	file := "token"
+	if a.kind == hostListener {
+		name, wrong, file = wrong, name, "host-token"
+	}
+	switch {
+	case mine && !other:
+		return nil
+	case other:
+		return sandboxd.Errorf(sandboxd.ClassUnauthorized, "this listener takes the %s, not the %s", name, wrong).
+			WithHint("the %s is in the file %q of the data directory", name, file)
+	case secret == "":
+		return sandboxd.Errorf(sandboxd.ClassUnauthorized, "a secret is needed").
+			WithHint("send Authorization: Bearer with the %s, which is in the file %q of the data directory", name, file)
+	}
+	return sandboxd.Errorf(sandboxd.ClassUnauthorized, "the secret is wrong").
+		WithHint("the %s is in the file %q of the data directory", name, file)
+}
+
+// response counts what is sent and gives every write its own deadline: a client
+// may be slow for ever, but not stand still.
+type response struct {
+	http.ResponseWriter
+	rc       *http.ResponseController
+	stall    time.Duration
+	status   int
+	bytes    int64
+	hijacked bool
+}
+
+func (w *response) WriteHeader(code int) {
+	if w.status == 0 && (code >= 200 || code == http.StatusSwitchingProtocols) {
+		w.status = code
+	}
+	_ = w.rc.SetWriteDeadline(time.Now().Add(w.stall))
+	w.ResponseWriter.WriteHeader(code)
+}
+
+func (w *response) Write(p []byte) (int, error) {
+	if w.status == 0 {
+		w.status = http.StatusOK
+	}
+	_ = w.rc.SetWriteDeadline(time.Now().Add(w.stall))
+	n, err := w.ResponseWriter.Write(p)
+	w.bytes += int64(n)
+	return n, err
+}
+
+var copyBuffers = sync.Pool{New: func() any { return new([256 << 10]byte) }}
+
+// ReadFrom copies in pieces, because each piece needs its own deadline.
+func (w *response) ReadFrom(src io.Reader) (int64, error) {
+	buf := copyBuffers.Get().(*[256 << 10]byte)
+	defer copyBuffers.Put(buf)
+	return io.CopyBuffer(struct{ io.Writer }{w}, struct{ io.Reader }{src}, buf[:])
+}
+
+// FlushError sends what is buffered.
+func (w *response) FlushError() error {
+	_ = w.rc.SetWriteDeadline(time.Now().Add(w.stall))
+	return w.rc.Flush()
+}
+
+// Hijack hands over the connection, without deadlines.
+func (w *response) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	conn, brw, err := w.rc.Hijack()
+	w.hijacked = err == nil
+	return conn, brw, err
+}
+
+// Unwrap lets http.ResponseController find the connection.
+func (w *response) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+// body gives every read its own deadline and every failure a class.
+type body struct {
+	io.ReadCloser
+	rc   *http.ResponseController
+	idle time.Duration
+	err  error
+}
+
+func (b *body) Read(p []byte) (int, error) {
+	if b.err != nil {
+		return 0, b.err
+	}
+	_ = b.rc.SetReadDeadline(time.Now().Add(b.idle))
+	n, err := b.ReadCloser.Read(p)
+	switch {
+	case err == nil:
+		return n, nil
+	case err == io.EOF:
+		// Otherwise the deadline would strike the wait for the client's farewell.
+		_ = b.rc.SetReadDeadline(time.Time{})
+		b.err = io.EOF
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		b.err = &sandboxd.Error{Class: sandboxd.ClassInvalid, Field: "body", Err: err,
+			Message: fmt.Sprintf("no byte of it arrived for %v", b.idle)}
+	default:
+		b.err = &sandboxd.Error{Class: sandboxd.ClassInvalid, Field: "body", Message: "it was cut short", Err: err}
+	}
+	return n, b.err
+}

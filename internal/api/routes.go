@@ -1,0 +1,210 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/danielgtaylor/huma/v2/adapters/humago"
+
+	"sandboxd"
+)
+
+// route is one row of the table: what it is, and how it is put on the mux.
+type route struct {
+	op  huma.Operation
+	add func(*face, huma.API, huma.Operation)
+}
+
+// routes is the one table of /v1. Every row needs the listener's secret.
+func routes() []route {
+	const (
+		box  = "/v1/sandboxes/{id}"
+		cmd  = box + "/commands/{cid}"
+		file = box + "/files"
+	)
+	return []route{
+		{op("POST", "/v1/sandboxes", "open-sandbox", "Create the sandbox of a key or attach to it"), typed((*face).open)},
+		{op("GET", "/v1/sandboxes", "list-sandboxes", "List sandboxes, oldest first"), typed((*face).list)},
+		{op("GET", box, "get-sandbox", "Get a sandbox"), typed((*face).get)},
+		{op("DELETE", box, "delete-sandbox", "Delete environment and files, or with keep=files stop"), typed((*face).remove)},
+		{op("POST", box+"/start", "start-sandbox", "Start the environment"), typed((*face).start)},
+		{op("POST", box+"/stop", "stop-sandbox", "Stop the environment and keep the files"), typed((*face).stop)},
+		{op("POST", box+"/close", "close-sandbox", "The same as stop"), typed((*face).stop)},
+		{op("GET", "/v1/runtimes", "list-runtimes", "List the catalogue"), typed((*face).runtimes)},
+
+		{op("POST", box+"/exec", "exec", "Run a command and answer its output: "+execDoc), typed((*face).exec)},
+		{op("POST", box+"/commands", "start-command", "Start a command and answer at once"), typed((*face).startCommand)},
+		{op("GET", box+"/commands", "list-commands", "List commands, oldest first"), typed((*face).listCommands)},
+		{op("GET", cmd, "get-command", "Get a command"), typed((*face).getCommand)},
+		{op("POST", cmd+"/stop", "stop-command", "End the whole tree: SIGTERM, after grace_s SIGKILL"), typed((*face).stopCommand)},
+		{op("POST", cmd+"/signal", "signal-command", "Send a signal"), typed((*face).signalCommand)},
+		{op("POST", cmd+"/resize", "resize-command", "Set the size of the terminal"), typed((*face).resizeCommand)},
+		{op("GET", cmd+"/output", "command-output", "Read output from an offset: "+frameDoc), raw((*face).output, spec{
+			query:   []param{{"offset", "integer", "First byte wanted, default 0"}, {"follow", "boolean", "Wait for more until the ending"}},
+			answers: ndjson})},
+		{op("POST", cmd+"/stdin", "write-stdin", "Send the body to the command"), raw((*face).stdin, spec{
+			query: []param{{"eof", "boolean", "Close stdin after it"}}, takes: octets, status: "204"})},
+		{op("GET", box+"/terminal", "terminal", "A terminal over a WebSocket: "+terminalDoc), raw((*face).terminal, spec{
+			query: []param{{"command_id", "string", "Attach to this command instead of starting a shell"},
+				{"cols", "integer", "Columns, default 80"}, {"rows", "integer", "Rows, default 24"}}, status: "101"})},
+
+		{op("GET", file, "list-files", "List a directory"), raw((*face).listFiles, spec{
+			query: []param{pathParam, {"recursive", "boolean", "List deeper levels too"}, {"depth", "integer", "Levels, with recursive"},
+				{"max", "integer", "Most entries, default 100000"}}, answers: "application/json", schema: listing{}})},
+		{op("PUT", file, "write-file", "Write a file atomically; If-Match and If-None-Match: * are conditions"), raw((*face).writeFile, spec{
+			query: []param{pathParam, {"synced", "boolean", "Answer after the bytes survive a power cut"}, {"append", "boolean", "Add to the end"},
+				{"executable", "boolean", "Give a new file its execute bits"}}, takes: octets, answers: "application/json", schema: entry{}})},
+		{op("DELETE", file, "remove-file", "Remove a file, a link or a whole tree"), raw((*face).removeFile, spec{
+			query: []param{pathParam}, status: "204"})},
+		{op("GET", file+"/tree", "tree", "List breadth first, at most 6 levels and 2000 entries"), raw((*face).tree, spec{
+			query: []param{pathParam}, answers: "application/json", schema: listing{}})},
+		{op("GET", file+"/walk", "walk", `Stream every entry, one JSON object a line, last {"end":{"incomplete":false}}`), raw((*face).walk, spec{
+			query: []param{pathParam}, answers: ndjson})},
+		{op("GET", file+"/stat", "stat", "Describe one entry; a link at the end is not followed"), raw((*face).stat, spec{
+			query: []param{pathParam}, answers: "application/json", schema: entry{}})},
+		{op("GET", file+"/content", "read-file", "Read a file; ranges and conditions as HTTP has them"), raw((*face).content, spec{
+			query: []param{pathParam}, answers: octets})},
+		{op("POST", file+"/mkdir", "mkdir", "Make a directory and its parents"), raw((*face).mkdir, spec{
+			query: []param{pathParam}, status: "204"})},
+		{op("POST", file+"/rename", "rename", "Move an entry"), typed((*face).rename)},
+		{op("GET", file+"/tar", "tar-out", "Stream a directory as a tar"), raw((*face).tarOut, spec{
+			query: []param{pathParam}, answers: "application/x-tar"})},
+		{op("PUT", file+"/tar", "tar-in", "Unpack a tar into a directory"), raw((*face).tarIn, spec{
+			query: []param{pathParam, {"max_entries", "integer", "Refuse more entries"}, {"max_bytes", "integer", "Refuse more bytes"}},
+			takes: "application/x-tar", answers: "application/json", schema: sandboxd.TarResult{}})},
+		{op("GET", box+"/usage", "usage", "Measure the workspace"), typed((*face).usage)},
+	}
+}
+
+const (
+	ndjson = "application/x-ndjson"
+	octets = "application/octet-stream"
+)
+
+func op(method, path, id, summary string) huma.Operation {
+	title, more, _ := strings.Cut(summary, ": ")
+	return huma.Operation{Method: method, Path: path, OperationID: id, Summary: title, Description: more,
+		Security: []map[string][]string{{"secret": {}}}, RejectUnknownQueryParameters: true, BodyReadTimeout: -1,
+		MaxBodyBytes: jsonBody + 1}
+}
+
+// typed is a route whose input and output huma decodes, checks and describes.
+func typed[I, O any](handle func(*face, context.Context, *I) (*O, error)) func(*face, huma.API, huma.Operation) {
+	return func(f *face, api huma.API, op huma.Operation) {
+		if op.OperationID == "exec" || op.OperationID == "start-command" {
+			op.MaxBodyBytes = execBody + 1
+		}
+		huma.Register(api, op, func(ctx context.Context, in *I) (*O, error) { return handle(f, ctx, in) })
+	}
+}
+
+// param is a query parameter of a raw route.
+type param struct{ name, kind, doc string }
+
+var pathParam = param{"path", "string", "Relative to the workspace; any bytes, percent-encoded"}
+
+// spec describes a raw route for the document. schema is a value of the type that
+// it answers as JSON.
+type spec struct {
+	query   []param
+	takes   string
+	answers string
+	schema  any
+	status  string
+}
+
+// raw is a route that streams: a plain handler, whose error is answered as on
+// every other route.
+func raw(handle func(*face, http.ResponseWriter, *http.Request, url.Values) error, s spec) func(*face, huma.API, huma.Operation) {
+	return func(f *face, api huma.API, op huma.Operation) {
+		s.document(api, &op)
+		known := make([]string, 0, len(s.query))
+		for _, p := range s.query {
+			known = append(known, p.name)
+		}
+		f.mux.HandleFunc(op.Method+" "+op.Path, func(w http.ResponseWriter, r *http.Request) {
+			query, err := parseQuery(r, known)
+			if err == nil {
+				err = handle(f, w, r, query)
+			}
+			if err != nil {
+				writeError(w, r, err)
+			}
+		})
+	}
+}
+
+func parseQuery(r *http.Request, known []string) (url.Values, error) {
+	query, err := url.ParseQuery(r.URL.RawQuery)
+	if err != nil {
+		return nil, sandboxd.Invalid("query", "it is not well-formed")
+	}
+	for name, values := range query {
+		if !slices.Contains(known, name) {
+			return nil, sandboxd.Invalid(fieldName(name), "unknown query parameter")
+		}
+		if len(values) > 1 {
+			return nil, sandboxd.Invalid(name, "the parameter is there twice")
+		}
+	}
+	return query, nil
+}
+
+func (s spec) document(api huma.API, op *huma.Operation) {
+	schemas := api.OpenAPI().Components.Schemas
+	for _, name := range []string{"id", "cid"} {
+		if strings.Contains(op.Path, "{"+name+"}") {
+			op.Parameters = append(op.Parameters, &huma.Param{Name: name, In: "path", Required: true, Schema: &huma.Schema{Type: "string"}})
+		}
+	}
+	for _, p := range s.query {
+		op.Parameters = append(op.Parameters, &huma.Param{Name: p.name, In: "query", Description: p.doc, Schema: &huma.Schema{Type: p.kind}})
+	}
+	binary := &huma.Schema{Type: "string", Format: "binary"}
+	if s.takes != "" {
+		op.RequestBody = &huma.RequestBody{Content: map[string]*huma.MediaType{s.takes: {Schema: binary}}}
+	}
+	answer := &huma.Response{Description: "OK"}
+	if s.answers != "" {
+		media := &huma.MediaType{Schema: binary}
+		if s.schema != nil {
+			media.Schema = huma.SchemaFromType(schemas, typeOf(s.schema))
+		}
+		answer.Content = map[string]*huma.MediaType{s.answers: media}
+	}
+	status := s.status
+	if status == "" {
+		status = "200"
+	}
+	failure := huma.SchemaFromType(schemas, typeOf(Envelope{}))
+	op.Responses = map[string]*huma.Response{status: answer,
+		"default": {Description: "Error", Content: map[string]*huma.MediaType{"application/json": {Schema: failure}}}}
+	api.OpenAPI().AddOperation(op)
+}
+
+// register puts every route on the mux and answers the OpenAPI document.
+func (f *face) register() []byte {
+	document := &huma.OpenAPI{OpenAPI: "3.1.0",
+		Info: &huma.Info{Title: "sandboxd", Version: "v1",
+			Description: "Sandboxes for code that nobody has read yet. Every error is one envelope; callers branch on its code."},
+		Components: &huma.Components{
+			Schemas:         huma.NewMapRegistry("#/components/schemas/", huma.DefaultSchemaNamer),
+			SecuritySchemes: map[string]*huma.SecurityScheme{"secret": {Type: "http", Scheme: "bearer"}}},
+	}
+	api := humago.New(f.mux, huma.Config{OpenAPI: document, DefaultFormat: "application/json",
+		Formats: map[string]huma.Format{"application/json": huma.DefaultJSONFormat}})
+	api.UseMiddleware(strictBody)
+	for _, row := range routes() {
+		row.add(f, api, row.op)
+	}
+	out, err := json.MarshalIndent(document, "", "  ")
+	if err != nil {
+		panic("api: the OpenAPI document does not marshal: " + err.Error())
+	}
+	return append(out, '\n')
+}
