@@ -27,7 +27,7 @@ func checkNew(rec sandboxd.SandboxRecord) error {
 
 // checkChange says whether a record may become another.
 func checkChange(was, is sandboxd.SandboxRecord) error {
-	if is.ID != was.ID || is.Key != was.Key || is.UID != was.UID || !is.CreatedAt.Equal(was.CreatedAt) {
+	if is.ID != was.ID || is.Key != was.Key || is.UID != was.UID || toMicros(is.CreatedAt) != toMicros(was.CreatedAt) {
 		return sandboxd.Errorf(sandboxd.ClassInternal, "id, key, uid and time of creation of a sandbox never change")
 	}
 	if is.State != was.State && !sandboxd.CanMove(was.State, is.State) {
