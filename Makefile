@@ -27,8 +27,8 @@ test-v2: build ## the process driver on cgroup v2, in a user-mode kernel
 	@scripts/install-deps.sh --v2
 	SANDBOXD_TEST_UML=$$(scripts/install-deps.sh --print-uml) go test -count=1 -timeout 10m ./test/v2
 
-bench: build ## the benchmarks that exist, once
-	go test -run '^$$' -bench . -benchtime 1x ./...
+bench: build ## measure bin/sandboxd against the machine; samples go to bench/results
+	go run ./bench
 
 lint: ## golangci-lint, with the version of tools/go.mod
 	go tool -modfile=tools/go.mod golangci-lint run ./...

@@ -93,7 +93,8 @@ var guarded = []string{"internal/workspace", "internal/host", "internal/api", "i
 // hostPaths are files of guarded packages whose paths a sandbox cannot
 // influence, each with the reason.
 var hostPaths = map[string]string{
-	"internal/host/lifecycle.go": "journals are named by ids, below a directory that only the host enters",
+	"internal/host/lifecycle.go":   "journals are named by ids, below a directory that only the host enters",
+	"internal/workspace/layout.go": "directories that only root enters, named by checked keys and ids; what a sandbox owns is below them",
 }
 
 // byName are the calls that follow a path.

@@ -43,6 +43,7 @@ var floors = []struct {
 	{"internal/app/...", []string{"..."}, "composes a role from parts"},
 	{"cmd/sandboxd", []string{"internal/app/...", "internal/cli/...", "."}, "parses, calls app, maps errors to exit codes"},
 	{"examples/...", []string{".", "client"}, "what a user of the client may import"},
+	{"bench/...", []string{".", "client", "bench/..."}, "measures the shipped program from outside"},
 	{"internal/meta", nil, "tests only"},
 	{"test/...", []string{"..."}, "tests of the whole"},
 }
