@@ -1,0 +1,267 @@
+package inside
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+
+	"sandboxd/internal/guest/wire"
+)
+
+// link is one host's hold of the sandbox. Its reader, the goroutine of Serve,
+// answers directly; all that commands have to say is said by one sender, which
+// looks at their state, so that nothing is queued and a new link starts from truth.
+type link struct {
+	s       *Server
+	conn    io.ReadWriteCloser
+	files   *descriptors
+	nonce   uint64
+	w       *wire.Writer
+	streams *wire.Streams
+	ctx     context.Context
+	cancel  context.CancelFunc
+	sender  sync.WaitGroup
+
+	part   []byte // of a start that spans frames
+	partOf uint32
+
+	// under s.mu
+	dirty []*command // commands that may have something to say
+	wake  chan struct{}
+}
+
+// accept answers a Sync. A refused host gets no link and no error: the connection
+// may bring the right one.
+func (s *Server) accept(conn io.ReadWriteCloser, files *descriptors, f wire.Frame) (*link, error) {
+	w := wire.NewWriter(conn, f.Nonce)
+	var sync wire.Sync
+	if json.Unmarshal(f.Payload, &sync) != nil {
+		return nil, nil
+	}
+	nack := wire.SyncNack{}
+	version := wire.Version(sync.Min, sync.Max, s.opts.MinVersion, s.opts.MaxVersion)
+	switch {
+	case !wire.Proves(sync.Proof, s.opts.Nonce, wire.SideHost, f.Nonce):
+		nack.Reason = "the host does not know this sandbox's secret"
+	case version == 0:
+		nack = wire.SyncNack{Reason: "no common version", Min: s.opts.MinVersion, Max: s.opts.MaxVersion}
+	}
+	if sync.Flush {
+		if err := w.Preamble(); err != nil {
+			return nil, err
+		}
+	}
+	if nack.Reason != "" {
+		return nil, w.Send(wire.Frame{Type: wire.TypeSyncNack, Payload: encode(nack)})
+	}
+	ack := wire.SyncAck{Version: version, Proof: wire.Proof(s.opts.Nonce, wire.SideInit, f.Nonce)}
+	if err := w.Send(wire.Frame{Type: wire.TypeSyncAck, Payload: encode(ack)}); err != nil {
+		return nil, err
+	}
+	l := &link{s: s, conn: conn, files: files, nonce: f.Nonce, w: w, wake: make(chan struct{}, 1)}
+	l.ctx, l.cancel = context.WithCancel(context.Background())
+	l.streams = wire.NewStreams(false, wire.StreamLimits{Local: wire.MaxServices, Remote: wire.MaxDials}, w.Send)
+	for _, known := range s.take(l) {
+		if err := w.Send(known); err != nil {
+			l.end(err)
+			return nil, err
+		}
+	}
+	if err := w.Send(wire.Frame{Type: wire.TypeKnownEnd}); err != nil {
+		l.end(err)
+		return nil, err
+	}
+	l.sender.Go(l.sendAll)
+	return l, nil
+}
+
+// take makes l the current link and answers what the host has to know.
+func (s *Server) take(l *link) []wire.Frame {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.link = l
+	close(s.linked)
+	s.linked = make(chan struct{})
+	var frames []wire.Frame
+	for _, c := range s.byNumber {
+		frames = append(frames, c.known())
+	}
+	return frames
+}
+
+// end gives the link up; nil is no link.
+func (l *link) end(err error) {
+	if l == nil {
+		return
+	}
+	l.cancel()
+	l.streams.Fail(err)
+	l.s.mu.Lock()
+	if l.s.link == l {
+		l.s.link = nil
+	}
+	l.s.mu.Unlock()
+}
+
+// reset gives up a link whose host broke the protocol, and says why.
+func (l *link) reset(err error) {
+	l.end(err)
+	text := err.Error()
+	// A connection that takes no more is seen by its reader.
+	_ = l.w.Send(wire.Frame{Type: wire.TypeReset, Payload: []byte(text[:min(len(text), 256)])})
+}
+
+func encode(v any) []byte {
+	b, err := json.Marshal(v)
+	if err != nil {
+		panic("inside: a message of plain fields did not encode: " + err.Error())
+	}
+	return b
+}
+
+func violation(format string, args ...any) error {
+	return fmt.Errorf("%w: "+format, append([]any{wire.ErrProtocol}, args...)...)
+}
+
+// handle takes one frame of the host. An error resets the link.
+func (l *link) handle(f wire.Frame) error {
+	if l.part != nil && (f.Type != wire.TypeStart || f.Number != l.partOf) {
+		return violation("a start was interrupted")
+	}
+	switch f.Type {
+	case wire.TypePing:
+		return l.w.Send(wire.Frame{Type: wire.TypePong, Arg: f.Arg})
+	case wire.TypeStart:
+		return l.start(f)
+	case wire.TypeDial:
+		return l.dial(f)
+	case wire.TypeOpened, wire.TypeRefused, wire.TypeStreamData, wire.TypeStreamCredit, wire.TypeStreamEnd, wire.TypeStreamClose:
+		return l.streams.Handle(f)
+	case wire.TypeHave, wire.TypeStdin, wire.TypeAck, wire.TypeForget, wire.TypeSignal, wire.TypeResize:
+		l.s.mu.Lock()
+		c := l.s.byNumber[f.Number]
+		l.s.mu.Unlock()
+		if c == nil {
+			return nil // failed to start, or was forgotten, a moment ago
+		}
+		return l.command(c, f)
+	}
+	return violation("frame type %d", f.Type)
+}
+
+func (l *link) command(c *command, f wire.Frame) error {
+	switch f.Type {
+	case wire.TypeHave:
+		return c.have(l, f.Arg)
+	case wire.TypeAck:
+		return c.ack(f.Arg)
+	case wire.TypeStdin:
+		return c.input(f.Payload, f.Flags&wire.FlagEOF != 0)
+	case wire.TypeSignal:
+		if f.Arg == 0 || f.Arg > 64 {
+			return violation("signal %d", f.Arg)
+		}
+		return c.signal(int(f.Arg))
+	case wire.TypeResize:
+		c.resize(uint16(f.Arg>>16), uint16(f.Arg))
+	case wire.TypeForget:
+		c.forget()
+	}
+	return nil
+}
+
+// start collects the parts of a start and begins it.
+func (l *link) start(f wire.Frame) error {
+	if len(l.part)+len(f.Payload) > wire.MaxStart {
+		return violation("start message above %d bytes", wire.MaxStart)
+	}
+	l.partOf = f.Number
+	l.part = append(l.part, f.Payload...)
+	if f.Flags&wire.FlagMore != 0 {
+		if l.part == nil {
+			return violation("empty part of a start")
+		}
+		return nil
+	}
+	body := l.part
+	l.part = nil
+	var spec wire.Start
+	if err := json.Unmarshal(body, &spec); err != nil {
+		return violation("start message: %v", err)
+	}
+	if spec.ID == "" || len(spec.ID) > 64 || len(spec.Argv) == 0 || spec.Groups < 0 || spec.Groups > wire.MaxGroups {
+		return violation("start of %q is malformed", spec.ID[:min(len(spec.ID), 64)])
+	}
+	groups, err := l.files.take(spec.Groups)
+	if err != nil {
+		return err
+	}
+	return l.s.begin(l, f.Number, spec, groups)
+}
+
+// dial forwards a port. It never blocks the reader.
+func (l *link) dial(f wire.Frame) error {
+	if f.Arg == 0 || f.Arg > 65535 {
+		return violation("port %d", f.Arg)
+	}
+	st, err := l.streams.Accept(f.Number)
+	if errors.Is(err, wire.ErrTooMany) {
+		return l.w.Send(wire.Frame{Type: wire.TypeRefused, Number: f.Number, Payload: []byte(err.Error())})
+	}
+	if err != nil {
+		return err
+	}
+	go l.forward(st, uint16(f.Arg))
+	return nil
+}
+
+func (l *link) forward(st *wire.Stream, port uint16) {
+	conn, err := l.s.opts.Dial(l.ctx, port)
+	if err != nil {
+		text := err.Error()
+		l.streams.Forget(st)
+		_ = l.w.Send(wire.Frame{Type: wire.TypeRefused, Number: st.Number(), Payload: []byte(text[:min(len(text), 256)])})
+		return
+	}
+	if l.w.Send(wire.Frame{Type: wire.TypeOpened, Number: st.Number()}) != nil {
+		conn.Close()
+		return
+	}
+	Join(st, conn)
+}
+
+// Join copies both ways until both have ended, with half closes passed on, and
+// closes both.
+func Join(st *wire.Stream, conn net.Conn) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if _, err := io.Copy(conn, st); err != nil {
+			conn.Close() // the other copy must not wait for an end that cannot come
+			st.Close()
+			return
+		}
+		closeWrite(conn)
+	}()
+	if _, err := io.Copy(st, conn); err != nil {
+		st.Close()
+		conn.Close()
+	} else {
+		_ = st.CloseWrite() // a broken link shows in the other copy
+	}
+	<-done
+	conn.Close()
+	st.Close()
+}
+
+func closeWrite(conn net.Conn) {
+	if half, ok := conn.(interface{ CloseWrite() error }); ok {
+		_ = half.CloseWrite() // fails only when the connection is gone already
+		return
+	}
+	conn.Close()
+}
