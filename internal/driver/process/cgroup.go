@@ -1,0 +1,416 @@
+package process
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// groups is where the cgroups of one data directory are: on version 2 in one
+// tree, on version 1 in one per controller that is mounted. They hang off the
+// root of what this process sees, outside its own group, so that ending the
+// server's group ends no sandbox.
+//
+// Of a sandbox: <base>/<id>/init for its process 1, <base>/<id>/commands/<name>
+// for what it runs. The limits of memory and processes are on commands, so that
+// the kernel never picks process 1 to die for what a command took.
+type groups struct {
+	v2    bool
+	roots []root
+}
+
+type root struct {
+	base        string // an absolute directory
+	mount       string
+	controllers []string
+}
+
+// controllers that are used; the first two are needed.
+var controllers = []string{"memory", "pids", "cpu", "cpuacct"}
+
+const (
+	initLeaf    = "init"
+	commandsDir = "commands"
+	otherLeaf   = "other" // of commands that came without a group
+	leafPrefix  = "c-"    // of a command's group, so that no command is named otherLeaf
+
+	// Process 1 is small; a sandbox that makes it grow loses it.
+	initMemory = 128 << 20
+	initPIDs   = 256
+)
+
+// findGroups reads which hierarchies are mounted. The error says what is missing.
+func findGroups(dataDir string) (*groups, error) {
+	sum := sha256.Sum256([]byte(dataDir))
+	name := "sandboxd-" + hex.EncodeToString(sum[:6])
+	text, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return nil, err
+	}
+	g := &groups{}
+	found := map[string]bool{}
+	for line := range strings.Lines(string(text)) {
+		left, right, ok := strings.Cut(line, " - ")
+		before, after := strings.Fields(left), strings.Fields(right)
+		if !ok || len(before) < 5 || len(after) < 3 {
+			continue
+		}
+		r := root{mount: before[4], base: filepath.Join(before[4], name)}
+		switch after[0] {
+		case "cgroup2":
+			have, err := os.ReadFile(filepath.Join(r.mount, "cgroup.controllers"))
+			if err != nil {
+				continue
+			}
+			for _, c := range strings.Fields(string(have)) {
+				if slices.Contains(controllers, c) {
+					r.controllers = append(r.controllers, c)
+				}
+			}
+			if slices.Contains(r.controllers, "memory") && slices.Contains(r.controllers, "pids") {
+				r.base = filepath.Join(r.base, "sandboxes")
+				return &groups{v2: true, roots: []root{r}}, nil
+			}
+		case "cgroup":
+			for _, c := range strings.Split(after[2], ",") {
+				if slices.Contains(controllers, c) && !found[c] {
+					found[c] = true
+					r.controllers = append(r.controllers, c)
+				}
+			}
+			if len(r.controllers) > 0 {
+				g.roots = append(g.roots, r)
+			}
+		}
+	}
+	if !found["memory"] || !found["pids"] {
+		return nil, errors.New("no cgroup hierarchy with the memory and pids controllers is mounted")
+	}
+	return g, nil
+}
+
+// String names the version and the controllers, for the report.
+func (g *groups) String() string {
+	version, have := "v1", []string(nil)
+	if g.v2 {
+		version = "v2"
+	}
+	for _, r := range g.roots {
+		have = append(have, r.controllers...)
+	}
+	slices.Sort(have)
+	return version + ": " + strings.Join(have, " ")
+}
+
+// dir is where a controller's files of a group are, or "".
+func (g *groups) dir(controller, sub string) string {
+	for _, r := range g.roots {
+		if slices.Contains(r.controllers, controller) {
+			return filepath.Join(r.base, sub)
+		}
+	}
+	return ""
+}
+
+// create makes a group in every hierarchy, and what is above it.
+func (g *groups) create(sub string) error {
+	for _, r := range g.roots {
+		if g.v2 {
+			if err := r.delegate(filepath.Dir(filepath.Join(r.base, sub))); err != nil {
+				return err
+			}
+		}
+		if err := os.MkdirAll(filepath.Join(r.base, sub), 0o755); err != nil {
+			return fmt.Errorf("make a cgroup: %w", err)
+		}
+	}
+	return nil
+}
+
+// delegate makes dir and hands the controllers down to what will be in it.
+func (r root) delegate(dir string) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return fmt.Errorf("make a cgroup: %w", err)
+	}
+	want := "+" + strings.Join(r.controllers, " +")
+	rel, err := filepath.Rel(r.mount, dir)
+	if err != nil {
+		return err
+	}
+	at := r.mount
+	for _, part := range append([]string{"."}, strings.Split(rel, "/")...) {
+		at = filepath.Join(at, part)
+		have, err := os.ReadFile(filepath.Join(at, "cgroup.subtree_control"))
+		if err != nil {
+			return err
+		}
+		if containsAll(strings.Fields(string(have)), r.controllers) {
+			continue
+		}
+		if err := os.WriteFile(filepath.Join(at, "cgroup.subtree_control"), []byte(want), 0); err != nil {
+			return fmt.Errorf("hand cgroup controllers down: %w", err)
+		}
+	}
+	return nil
+}
+
+func containsAll(have, want []string) bool {
+	for _, w := range want {
+		if !slices.Contains(have, w) {
+			return false
+		}
+	}
+	return true
+}
+
+// open answers a group's cgroup.procs in every hierarchy, for writing.
+func (g *groups) open(sub string) ([]*os.File, error) {
+	var files []*os.File
+	for _, r := range g.roots {
+		f, err := os.OpenFile(filepath.Join(r.base, sub, "cgroup.procs"), os.O_WRONLY, 0)
+		if err != nil {
+			closeFiles(files)
+			return nil, err
+		}
+		files = append(files, f)
+	}
+	return files, nil
+}
+
+func closeFiles(files []*os.File) {
+	for _, f := range files {
+		f.Close()
+	}
+}
+
+func (g *groups) write(controller, sub, file, value string) error {
+	dir := g.dir(controller, sub)
+	if dir == "" {
+		return fmt.Errorf("no %s controller", controller)
+	}
+	return os.WriteFile(filepath.Join(dir, file), []byte(value), 0)
+}
+
+// read answers a number; what is not there is 0.
+func (g *groups) read(controller, sub, file string) int64 {
+	text, err := os.ReadFile(filepath.Join(g.dir(controller, sub), file))
+	if err != nil {
+		return 0
+	}
+	n, err := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64)
+	if err != nil {
+		return 0 // as "max"
+	}
+	return n
+}
+
+// field answers the number after a word; what is not there is 0.
+func (g *groups) field(controller, sub, file, name string) int64 {
+	text, err := os.ReadFile(filepath.Join(g.dir(controller, sub), file))
+	if err != nil {
+		return 0
+	}
+	for line := range strings.Lines(string(text)) {
+		if f := strings.Fields(line); len(f) == 2 && f[0] == name {
+			n, err := strconv.ParseInt(f[1], 10, 64)
+			if err != nil {
+				return 0
+			}
+			return n
+		}
+	}
+	return 0
+}
+
+// limitMemory, limitPIDs and limitCPU leave a group as it is for 0.
+func (g *groups) limitMemory(sub string, bytes int64) error {
+	if bytes <= 0 {
+		return nil
+	}
+	value := strconv.FormatInt(bytes, 10)
+	if g.v2 {
+		if err := g.write("memory", sub, "memory.max", value); err != nil {
+			return err
+		}
+		return ignoreMissing(g.write("memory", sub, "memory.swap.max", "0"))
+	}
+	if err := g.write("memory", sub, "memory.limit_in_bytes", value); err != nil {
+		return err
+	}
+	return ignoreMissing(g.write("memory", sub, "memory.memsw.limit_in_bytes", value))
+}
+
+// ignoreMissing is for files of options that a kernel may lack, as swap.
+func ignoreMissing(err error) error {
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) || errors.Is(err, unix.EOPNOTSUPP) {
+		return nil
+	}
+	return err
+}
+
+func (g *groups) limitPIDs(sub string, n int64) error {
+	if n <= 0 {
+		return nil
+	}
+	return g.write("pids", sub, "pids.max", strconv.FormatInt(n, 10))
+}
+
+func (g *groups) limitCPU(sub string, cpus float64) error {
+	if cpus <= 0 || g.dir("cpu", sub) == "" {
+		return nil
+	}
+	const period = 100_000
+	quota := max(int64(cpus*period), 1000)
+	if g.v2 {
+		return g.write("cpu", sub, "cpu.max", fmt.Sprintf("%d %d", quota, period))
+	}
+	return g.write("cpu", sub, "cpu.cfs_quota_us", strconv.FormatInt(quota, 10))
+}
+
+// members lists the processes in a group and below it.
+func (g *groups) members(sub string) []int {
+	var pids []int
+	filepath.WalkDir(g.dir("pids", sub), func(path string, d fs.DirEntry, err error) error {
+		if err != nil || !d.IsDir() {
+			return nil // what vanishes meanwhile has no members
+		}
+		text, err := os.ReadFile(filepath.Join(path, "cgroup.procs"))
+		if err != nil {
+			return nil
+		}
+		for _, f := range strings.Fields(string(text)) {
+			if pid, err := strconv.Atoi(f); err == nil && pid > 0 {
+				pids = append(pids, pid)
+			}
+		}
+		return nil
+	})
+	return pids
+}
+
+// kill ends everything in a group and below it, and returns when none is left.
+func (g *groups) kill(ctx context.Context, sub string) error {
+	if g.v2 {
+		err := g.write("pids", sub, "cgroup.kill", "1")
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	return retry(ctx, func() (bool, error) {
+		if !g.v2 {
+			g.stopForks(sub)
+		}
+		members := g.members(sub)
+		for _, pid := range members {
+			// The number was in the group a moment ago; between the two only the
+			// kernel's wrap-around of all pids could give it away.
+			if err := unix.Kill(pid, unix.SIGKILL); err != nil && err != unix.ESRCH {
+				return false, err
+			}
+		}
+		return len(members) == 0, nil
+	})
+}
+
+// stopForks needs no freezer: a frozen task would not die either.
+func (g *groups) stopForks(sub string) {
+	filepath.WalkDir(g.dir("pids", sub), func(path string, d fs.DirEntry, err error) error {
+		if err == nil && d.IsDir() {
+			os.WriteFile(filepath.Join(path, "pids.max"), []byte("0"), 0)
+		}
+		return nil
+	})
+}
+
+// retry calls do until it is done, fails or ctx ends, each time a little later.
+func retry(ctx context.Context, do func() (bool, error)) error {
+	for wait := 200 * time.Microsecond; ; wait = min(2*wait, 10*time.Millisecond) {
+		done, err := do()
+		if done || err != nil {
+			return err
+		}
+		timer := time.NewTimer(wait)
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return ctx.Err()
+		case <-timer.C:
+		}
+	}
+}
+
+// remove removes a group and what is below it in every hierarchy. A group whose
+// last process has just died is busy for a moment.
+func (g *groups) remove(ctx context.Context, sub string) error {
+	return retry(ctx, func() (bool, error) {
+		done := true
+		for _, r := range g.roots {
+			err := removeTree(filepath.Join(r.base, sub))
+			if errors.Is(err, unix.EBUSY) {
+				done = false
+			} else if err != nil {
+				return false, err
+			}
+		}
+		return done, nil
+	})
+}
+
+func removeTree(dir string) error {
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if e.IsDir() {
+			if err := removeTree(filepath.Join(dir, e.Name())); err != nil {
+				return err
+			}
+		}
+	}
+	if err := unix.Rmdir(dir); err != nil && err != unix.ENOENT {
+		return err
+	}
+	return nil
+}
+
+// list names the sandboxes that have a group.
+func (g *groups) list() ([]string, error) {
+	var ids []string
+	for _, r := range g.roots {
+		entries, err := os.ReadDir(r.base)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, err
+		}
+		for _, e := range entries {
+			if e.IsDir() && !slices.Contains(ids, e.Name()) {
+				ids = append(ids, e.Name())
+			}
+		}
+	}
+	return ids, nil
+}
+
+// removeBase removes the directories above the sandboxes when none is left.
+func (g *groups) removeBase() {
+	for _, r := range g.roots {
+		unix.Rmdir(r.base)
+		if g.v2 {
+			unix.Rmdir(filepath.Dir(r.base))
+		}
+	}
+}

@@ -1,0 +1,300 @@
+// Package process is the driver that isolates with what the kernel has: its own
+// namespaces, cgroups, a user of its own, Landlock and seccomp, and no daemon.
+// It is a sandboxd.Driver and sandboxd.CommandGroups. It needs root. What happens
+// inside the new namespaces is in internal/isolate/setup.
+package process
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"sandboxd"
+	"sandboxd/internal/isolate"
+)
+
+// Config says where a driver keeps what.
+type Config struct {
+	DataDir string // names the driver's cgroups; holds bin/
+	RunDir  string // sockets of running environments; private to root
+	RootDir string // an unpacked image to run in; empty for the machine's /usr
+	Log     *slog.Logger
+}
+
+// Driver runs environments as trees of processes. Make it with New.
+type Driver struct {
+	cfg      Config
+	groups   *groups // nil when the machine has none
+	groupErr error
+	seccomp  []byte
+	landlock int
+	bootID   string
+	events   *queue
+
+	initMu   sync.Mutex
+	initPath string
+
+	mu     sync.Mutex
+	closed bool
+	envs   map[string]*environment
+}
+
+var (
+	_ sandboxd.Driver        = (*Driver)(nil)
+	_ sandboxd.CommandGroups = (*Driver)(nil)
+)
+
+// environment is one that this driver started or adopted. While starting, process
+// is nil.
+type environment struct {
+	id         string
+	generation int64
+	limits     sandboxd.Limits
+	pid        int
+	pidfd      *os.File
+	started    time.Time // by our clock; zero when adopted
+	stopping   bool      // under Driver.mu
+	ended      chan struct{}
+	ending     *sandboxd.Ending // once ended is closed and it ended by itself
+}
+
+// New makes a driver. It touches nothing on the machine but its run directory;
+// what is missing is said by Fingerprint and Start.
+func New(cfg Config) (*Driver, error) {
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	for _, dir := range []*string{&cfg.DataDir, &cfg.RunDir} {
+		abs, err := filepath.Abs(*dir)
+		if err != nil {
+			return nil, err
+		}
+		*dir = abs
+	}
+	program, err := isolate.Seccomp()
+	if err != nil {
+		return nil, err
+	}
+	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return nil, fmt.Errorf("read the boot id: %w", err)
+	}
+	if err := os.MkdirAll(filepath.Join(cfg.RunDir, rootMount), 0o700); err != nil {
+		return nil, fmt.Errorf("make the run directory: %w", err)
+	}
+	d := &Driver{cfg: cfg, seccomp: program, landlock: isolate.LandlockABI(), bootID: string(boot[:36]),
+		events: newQueue(), envs: map[string]*environment{}}
+	d.groups, d.groupErr = findGroups(cfg.DataDir)
+	return d, nil
+}
+
+// Name is "process".
+func (d *Driver) Name() string { return "process" }
+
+// Events is sandboxd.Driver's.
+func (d *Driver) Events() <-chan sandboxd.DriverEvent { return d.events.out }
+
+// Close lets go of every environment; they live on.
+func (d *Driver) Close() error {
+	d.mu.Lock()
+	if d.closed {
+		d.mu.Unlock()
+		return nil
+	}
+	d.closed = true
+	envs := d.envs
+	d.envs = map[string]*environment{}
+	d.mu.Unlock()
+	for _, e := range envs {
+		if e.pidfd != nil {
+			e.pidfd.Close()
+		}
+	}
+	d.events.close()
+	return nil
+}
+
+var errClosed = sandboxd.Errorf(sandboxd.ClassUnavailable, "the driver is closed")
+
+// running answers an environment that this driver holds, started and not ended.
+func (d *Driver) running(id string) (*environment, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	e := d.envs[id]
+	if e == nil || e.pidfd == nil || e.stopping {
+		return nil, gone(id)
+	}
+	select {
+	case <-e.ended:
+		return nil, gone(id)
+	default:
+		return e, nil
+	}
+}
+
+func gone(id string) error {
+	return sandboxd.Errorf(sandboxd.ClassGone, "sandbox %s has no environment here", id)
+}
+
+// Connect is sandboxd.Driver's.
+func (d *Driver) Connect(ctx context.Context, id string) (io.ReadWriteCloser, error) {
+	e, err := d.running(id)
+	if err != nil {
+		return nil, err
+	}
+	conn, err := d.dial(ctx, id)
+	if err != nil {
+		return nil, sandboxd.Wrap(sandboxd.ClassGone, err, "the sandbox's init does not answer")
+	}
+	if pid, err := peer(conn); err != nil || pid != e.pid {
+		conn.Close()
+		return nil, sandboxd.Wrap(sandboxd.ClassGone, err, "somebody else answers in the init's place")
+	}
+	return conn, nil
+}
+
+// dial goes through a descriptor of the run directory: the path of a socket may
+// have 107 bytes only.
+func (d *Driver) dial(ctx context.Context, id string) (*net.UnixConn, error) {
+	dir, err := unix.Open(d.cfg.RunDir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer unix.Close(dir)
+	var dialer net.Dialer
+	conn, err := dialer.DialContext(ctx, "unix", fmt.Sprintf("/proc/self/fd/%d/%s", dir, socketName(id)))
+	if err != nil {
+		return nil, err
+	}
+	return conn.(*net.UnixConn), nil
+}
+
+func socketName(id string) string { return id + ".sock" }
+
+// peer is the process that listens on the other side.
+func peer(conn *net.UnixConn) (int, error) {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	var cred *unix.Ucred
+	var serr error
+	if err := raw.Control(func(fd uintptr) { cred, serr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) }); err != nil {
+		return 0, err
+	}
+	if serr != nil {
+		return 0, serr
+	}
+	return int(cred.Pid), nil
+}
+
+// Inspect is sandboxd.Driver's.
+func (d *Driver) Inspect(_ context.Context, id string) (sandboxd.EnvironmentStatus, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	e := d.envs[id]
+	if e == nil || e.pidfd == nil {
+		return sandboxd.EnvironmentStatus{}, sandboxd.Errorf(sandboxd.ClassNotFound, "the process driver knows no sandbox %s", id)
+	}
+	select {
+	case <-e.ended:
+		return sandboxd.EnvironmentStatus{Ending: e.ending}, nil
+	default:
+		return sandboxd.EnvironmentStatus{Running: true}, nil
+	}
+}
+
+// List is sandboxd.Driver's: what has cgroups of this data directory.
+func (d *Driver) List(context.Context) ([]string, error) {
+	if d.groups == nil {
+		return nil, nil
+	}
+	names, err := d.groups.list()
+	if err != nil {
+		return nil, sandboxd.Wrap(sandboxd.ClassInternal, err, "read the cgroups")
+	}
+	ids := names[:0]
+	for _, name := range names {
+		if sandboxd.ValidID(name) {
+			ids = append(ids, name)
+		}
+	}
+	return ids, nil
+}
+
+// stopTime bounds the wait for processes that were sent SIGKILL.
+const stopTime = 5 * time.Second
+
+// Stop is sandboxd.Driver's. Once begun it is not interrupted by ctx: half an
+// environment is no state.
+func (d *Driver) Stop(ctx context.Context, id string) error {
+	if !sandboxd.ValidID(id) {
+		return sandboxd.Invalid("id", "no sandbox has this id")
+	}
+	d.mu.Lock()
+	e := d.envs[id]
+	if e != nil && e.pidfd == nil {
+		d.mu.Unlock()
+		return sandboxd.Errorf(sandboxd.ClassBusy, "the sandbox is just being started")
+	}
+	if e != nil {
+		e.stopping = true
+	}
+	d.mu.Unlock()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTime)
+	defer cancel()
+	if e != nil {
+		// Closed by Close or by the watcher: then it is the watcher's to report.
+		signalPidfd(e.pidfd, unix.SIGKILL)
+		select {
+		case <-e.ended:
+		case <-ctx.Done():
+			return sandboxd.Errorf(sandboxd.ClassUnavailable, "the sandbox's processes do not end")
+		}
+	}
+	if err := d.clean(ctx, id); err != nil {
+		return sandboxd.Wrap(sandboxd.ClassUnavailable, err, "remove what the sandbox left")
+	}
+	d.mu.Lock()
+	if d.envs[id] == e {
+		delete(d.envs, id)
+	}
+	d.mu.Unlock()
+	return nil
+}
+
+// clean ends what is left of an environment and removes its cgroups and files.
+// All mounts went with the last process.
+func (d *Driver) clean(ctx context.Context, id string) error {
+	var errs []error
+	if d.groups != nil {
+		if err := d.groups.kill(ctx, id); err != nil {
+			errs = append(errs, err)
+		} else if err := d.groups.remove(ctx, id); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	for _, name := range []string{socketName(id), logName(id)} {
+		if err := os.Remove(filepath.Join(d.cfg.RunDir, name)); err != nil && !errors.Is(err, os.ErrNotExist) {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func signalPidfd(f *os.File, sig unix.Signal) {
+	raw, err := f.SyscallConn()
+	if err != nil {
+		return
+	}
+	raw.Control(func(fd uintptr) { unix.PidfdSendSignal(int(fd), sig, nil, 0) })
+}

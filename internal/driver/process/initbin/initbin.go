@@ -1,0 +1,108 @@
+// Package initbin answers the program that is process 1 of every sandbox: the
+// one embedded by a release build, otherwise one built from this checkout. It
+// neither installs nor runs it.
+package initbin
+
+import (
+	"context"
+	"crypto/sha256"
+	"embed"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+)
+
+//go:embed *
+var embedded embed.FS
+
+// Embedded says whether the init is part of this program.
+func Embedded() bool {
+	_, err := fs.Stat(embedded, "init")
+	return err == nil
+}
+
+// Program answers the init's bytes. Building it takes seconds once; the result is
+// kept in the user's cache directory under the hash of its sources.
+func Program(ctx context.Context) ([]byte, error) {
+	if program, err := embedded.ReadFile("init"); err == nil {
+		return program, nil
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	return build(ctx)
+}
+
+var mu sync.Mutex
+
+// sources are the directories of the module that the init is made of.
+var sources = []string{"go.mod", "cmd/init", "internal/isolate/setup", "internal/isolate/spawn", "internal/guest"}
+
+func build(ctx context.Context) ([]byte, error) {
+	_, file, _, ok := runtime.Caller(0)
+	module := filepath.Join(filepath.Dir(file), "../../../..")
+	if !ok || !filepath.IsAbs(module) {
+		return nil, errors.New("the init is not embedded and this is no checkout: use a release, or run make build")
+	}
+	if _, err := os.Stat(filepath.Join(module, "cmd/init/main.go")); err != nil {
+		return nil, errors.New("the init is not embedded and its sources are not here: use a release, or run make build")
+	}
+	key, err := hashOf(module)
+	if err != nil {
+		return nil, err
+	}
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		return nil, fmt.Errorf("no place to keep the built init: %w", err)
+	}
+	name := filepath.Join(cache, "sandboxd", "init-"+runtime.GOARCH+"-"+key)
+	if program, err := os.ReadFile(name); err == nil {
+		return program, nil
+	}
+	if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
+		return nil, err
+	}
+	tmp := fmt.Sprintf("%s.%d", name, os.Getpid())
+	defer os.Remove(tmp)
+	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags=-s -w", "-o", tmp, "./cmd/init")
+	cmd.Dir = module
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("build the init: %w: %s", err, strings.TrimSpace(string(out)))
+	}
+	program, err := os.ReadFile(tmp)
+	if err != nil {
+		return nil, err
+	}
+	return program, os.Rename(tmp, name)
+}
+
+func hashOf(module string) (string, error) {
+	h := sha256.New()
+	for _, dir := range sources {
+		err := filepath.WalkDir(filepath.Join(module, dir), func(path string, d fs.DirEntry, err error) error {
+			if err != nil || d.IsDir() || strings.HasSuffix(path, "_test.go") {
+				return err
+			}
+			f, err := os.Open(path)
+			if err != nil {
+				return err
+			}
+			defer f.Close()
+			fmt.Fprintln(h, path, runtime.Version())
+			_, err = io.Copy(h, f)
+			return err
+		})
+		if err != nil {
+			return "", err
+		}
+	}
+	return hex.EncodeToString(h.Sum(nil))[:24], nil
+}

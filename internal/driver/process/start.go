@@ -1,0 +1,389 @@
+package process
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"sandboxd"
+	"sandboxd/internal/driver/process/initbin"
+	"sandboxd/internal/isolate/setup"
+)
+
+const (
+	// readyTime bounds the set-up stage; it takes some milliseconds.
+	readyTime = 15 * time.Second
+	// rootMount is where in the run directory each set-up stage, in a mount
+	// namespace of its own, builds its root.
+	rootMount = "root"
+	// oomScore makes the kernel prefer sandboxes to the machine's own programs when
+	// the machine itself is out of memory.
+	oomScore = 300
+
+	namespaces = unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS | unix.CLONE_NEWNET
+)
+
+func logName(id string) string { return id + ".err" }
+
+// Start is sandboxd.Driver's.
+func (d *Driver) Start(ctx context.Context, spec sandboxd.EnvironmentSpec) (sandboxd.Handle, error) {
+	if err := d.check(spec); err != nil {
+		return nil, err
+	}
+	e := &environment{id: spec.ID, generation: spec.Generation, limits: spec.Limits, ended: make(chan struct{})}
+	if err := d.reserve(ctx, e); err != nil {
+		return nil, err
+	}
+	handle, err := d.start(ctx, e, spec)
+	if err == nil {
+		return handle, nil
+	}
+	cctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTime)
+	defer cancel()
+	if cerr := d.clean(cctx, spec.ID); cerr != nil {
+		d.cfg.Log.Error("a failed start left something behind", "sandbox", spec.ID, "error", cerr)
+	}
+	d.mu.Lock()
+	delete(d.envs, spec.ID)
+	d.mu.Unlock()
+	return nil, err
+}
+
+func (d *Driver) check(spec sandboxd.EnvironmentSpec) error {
+	switch {
+	case !sandboxd.ValidID(spec.ID):
+		return sandboxd.Invalid("id", "no sandbox has this id")
+	case spec.UID == 0:
+		return sandboxd.Invalid("uid", "a sandbox may not be root")
+	case os.Geteuid() != 0:
+		return sandboxd.Errorf(sandboxd.ClassUnavailable, "the process driver needs root").
+			WithHint("run the server as root, or use another driver")
+	case d.groups == nil:
+		return sandboxd.Wrap(sandboxd.ClassUnavailable, d.groupErr, "the machine has no cgroups that the process driver can use")
+	}
+	return nil
+}
+
+// reserve takes the id's place. What an environment that ended by itself left
+// goes first.
+func (d *Driver) reserve(ctx context.Context, e *environment) error {
+	conflict := sandboxd.Errorf(sandboxd.ClassConflict, "the sandbox has an environment already")
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed {
+		return errClosed
+	}
+	old := d.envs[e.id]
+	if old != nil {
+		if old.pidfd == nil || old.stopping {
+			return conflict
+		}
+		select {
+		case <-old.ended:
+		default:
+			return conflict
+		}
+	} else if _, err := os.Lstat(d.groups.dir("pids", e.id)); err == nil {
+		return conflict // of an earlier server, not adopted
+	}
+	d.envs[e.id] = e
+	if old == nil {
+		return nil
+	}
+	if err := d.clean(ctx, e.id); err != nil {
+		d.envs[e.id] = old
+		return sandboxd.Wrap(sandboxd.ClassUnavailable, err, "remove what the last environment left")
+	}
+	return nil
+}
+
+func (d *Driver) start(ctx context.Context, e *environment, spec sandboxd.EnvironmentSpec) (sandboxd.Handle, error) {
+	program, err := d.installInit(ctx)
+	if err != nil {
+		return nil, sandboxd.Wrap(sandboxd.ClassUnavailable, err, "the init cannot be installed")
+	}
+	if err := d.makeGroups(spec); err != nil {
+		return nil, sandboxd.Wrap(sandboxd.ClassUnavailable, err, "the sandbox's cgroups cannot be made")
+	}
+	e.started = time.Now()
+	l := &launch{driver: d, spec: spec, program: program}
+	defer l.close()
+	if err := l.run(ctx); err != nil {
+		return nil, err
+	}
+	start, err := startTime(l.pid)
+	if err != nil {
+		l.kill()
+		return nil, sandboxd.Wrap(sandboxd.ClassUnavailable, err, "the sandbox ended at once")
+	}
+	handle, err := json.Marshal(handle{PID: l.pid, Start: start, Boot: d.bootID, Init: filepath.Base(program),
+		Generation: spec.Generation, Limits: spec.Limits})
+	if err != nil {
+		l.kill()
+		return nil, err
+	}
+	if err := d.commit(e, l.pid, l.pidfd); err != nil {
+		l.kill()
+		return nil, err
+	}
+	l.pidfd = -1
+	return handle, nil
+}
+
+// commit makes a living process the environment's and watches it. It takes pidfd
+// over unless it fails.
+func (d *Driver) commit(e *environment, pid, pidfd int) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed {
+		return errClosed
+	}
+	if err := unix.SetNonblock(pidfd, true); err != nil {
+		return err
+	}
+	e.pid = pid
+	e.pidfd = os.NewFile(uintptr(pidfd), "pidfd")
+	d.envs[e.id] = e
+	go d.watch(e)
+	return nil
+}
+
+// makeGroups makes a sandbox's cgroups with its limits.
+func (d *Driver) makeGroups(spec sandboxd.EnvironmentSpec) error {
+	g, id, lim := d.groups, spec.ID, spec.Limits
+	leaf, commands := filepath.Join(id, initLeaf), filepath.Join(id, commandsDir)
+	for _, sub := range []string{leaf, filepath.Join(commands, otherLeaf)} {
+		if err := g.create(sub); err != nil {
+			return err
+		}
+	}
+	return errors.Join(
+		g.limitCPU(id, lim.CPUs),
+		g.limitMemory(commands, lim.MemoryBytes), g.limitPIDs(commands, lim.PIDs),
+		g.limitMemory(leaf, initMemory), g.limitPIDs(leaf, initPIDs),
+	)
+}
+
+// installInit puts the init where it is executed from. Not readable for others:
+// so the kernel never lets a sandbox look into its process 1.
+func (d *Driver) installInit(ctx context.Context) (string, error) {
+	d.initMu.Lock()
+	defer d.initMu.Unlock()
+	if d.initPath != "" {
+		if _, err := os.Lstat(d.initPath); err == nil {
+			return d.initPath, nil
+		}
+	}
+	program, err := initbin.Program(ctx)
+	if err != nil {
+		return "", err
+	}
+	sum := sha256.Sum256(program)
+	dir := filepath.Join(d.cfg.DataDir, "bin")
+	path := filepath.Join(dir, "init-"+hex.EncodeToString(sum[:8]))
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return "", err
+	}
+	if have, err := os.ReadFile(path); err != nil || sha256.Sum256(have) != sum {
+		f, err := os.CreateTemp(dir, ".init-")
+		if err != nil {
+			return "", err
+		}
+		defer os.Remove(f.Name())
+		_, werr := f.Write(program)
+		if err := errors.Join(werr, f.Chmod(0o711), f.Close(), os.Rename(f.Name(), path)); err != nil {
+			return "", err
+		}
+	}
+	d.initPath = path
+	return path, nil
+}
+
+// launch is one start of an init: its descriptors and what it said.
+type launch struct {
+	driver  *Driver
+	spec    sandboxd.EnvironmentSpec
+	program string
+	files   []*os.File
+	pid     int
+	pidfd   int
+}
+
+func (l *launch) close() {
+	closeFiles(l.files)
+	if l.pidfd > 0 {
+		unix.Close(l.pidfd)
+	}
+}
+
+// kill ends the process and waits for it.
+func (l *launch) kill() {
+	unix.PidfdSendSignal(l.pidfd, unix.SIGKILL, nil, 0)
+	waitPID(l.pid, 0)
+}
+
+func waitPID(pid, options int) (unix.WaitStatus, bool) {
+	for {
+		var status unix.WaitStatus
+		got, err := unix.Wait4(pid, &status, options, nil)
+		if err == unix.EINTR {
+			continue
+		}
+		return status, err == nil && got == pid
+	}
+}
+
+// keep closes a file with the launch.
+func (l *launch) keep(f *os.File) *os.File {
+	l.files = append(l.files, f)
+	return f
+}
+
+// run starts the process and waits until it is ready; afterwards pid and pidfd
+// are those of process 1.
+func (l *launch) run(ctx context.Context) error {
+	d := l.driver
+	fail := func(err error) error {
+		return sandboxd.Wrap(sandboxd.ClassUnavailable, err, "the sandbox's init cannot be started")
+	}
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	if err != nil {
+		return fail(err)
+	}
+	l.keep(null)
+	log, err := os.OpenFile(filepath.Join(d.cfg.RunDir, logName(l.spec.ID)), os.O_CREATE|os.O_TRUNC|os.O_WRONLY|os.O_APPEND, 0o600)
+	if err != nil {
+		return fail(err)
+	}
+	l.keep(log)
+	socket, err := l.bind()
+	if err != nil {
+		return fail(err)
+	}
+	commands, err := d.groups.open(filepath.Join(l.spec.ID, commandsDir, otherLeaf))
+	if err != nil {
+		return fail(err)
+	}
+	l.files = append(l.files, commands...)
+	own, err := d.groups.open(filepath.Join(l.spec.ID, initLeaf))
+	if err != nil {
+		return fail(err)
+	}
+	l.files = append(l.files, own...)
+	specR, err := l.specPipe(len(commands), len(own))
+	if err != nil {
+		return fail(err)
+	}
+	readyR, readyW, err := os.Pipe()
+	if err != nil {
+		return fail(err)
+	}
+	l.keep(readyR)
+	files := []uintptr{null.Fd(), null.Fd(), log.Fd(), socket.Fd(), specR.Fd(), readyW.Fd()}
+	for _, f := range append(commands, own...) {
+		files = append(files, f.Fd())
+	}
+	l.pidfd = -1
+	l.pid, err = syscall.ForkExec(l.program, []string{"init", "setup"}, &syscall.ProcAttr{
+		Dir: "/", Env: []string{}, Files: files,
+		Sys: &syscall.SysProcAttr{Cloneflags: namespaces, Setsid: true, PidFD: &l.pidfd},
+	})
+	readyW.Close()
+	if err != nil {
+		return fail(err)
+	}
+	if l.pidfd < 0 {
+		unix.Kill(l.pid, unix.SIGKILL)
+		waitPID(l.pid, 0)
+		return fail(errors.New("the kernel gave no pidfd"))
+	}
+	if err := l.await(ctx, readyR); err != nil {
+		l.kill()
+		return err
+	}
+	return nil
+}
+
+// bind makes the socket's name without listening: the init does that, and so it
+// is the peer that a dialler sees.
+func (l *launch) bind() (*os.File, error) {
+	dir, err := unix.Open(l.driver.cfg.RunDir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer unix.Close(dir)
+	name := socketName(l.spec.ID)
+	if err := unix.Unlinkat(dir, name, 0); err != nil && err != unix.ENOENT {
+		return nil, err
+	}
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	f := l.keep(os.NewFile(uintptr(fd), "listener"))
+	return f, unix.Bind(fd, &unix.SockaddrUnix{Name: fmt.Sprintf("/proc/self/fd/%d/%s", dir, name)})
+}
+
+func (l *launch) specPipe(commands, own int) (*os.File, error) {
+	body, err := json.Marshal(setup.Spec{
+		Base: filepath.Join(l.driver.cfg.RunDir, rootMount), Root: l.driver.cfg.RootDir,
+		Workspace: l.spec.Workspace, Home: l.spec.Home, UID: l.spec.UID, Hostname: l.spec.Hostname,
+		TmpBytes: l.spec.Limits.TmpBytes, Seccomp: l.driver.seccomp, Landlock: l.driver.landlock, OOMScore: oomScore,
+		CommandGroups: commands, InitGroups: own,
+		Second: setup.Second{OpenFiles: l.spec.Limits.OpenFiles, Groups: commands},
+	})
+	if err != nil {
+		return nil, err
+	}
+	r, w, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	l.keep(r)
+	_, err = w.Write(body) // smaller than a pipe's buffer: it does not block
+	return r, errors.Join(err, w.Close())
+}
+
+// await reads the init's one report.
+func (l *launch) await(ctx context.Context, ready *os.File) error {
+	ctx, cancel := context.WithTimeout(ctx, readyTime)
+	defer cancel()
+	defer context.AfterFunc(ctx, func() { ready.SetReadDeadline(time.Unix(1, 0)) })()
+	body, err := io.ReadAll(io.LimitReader(ready, 64<<10))
+	if ctx.Err() != nil {
+		return sandboxd.Wrap(sandboxd.ClassUnavailable, ctx.Err(), "the sandbox's init was not ready in time")
+	}
+	var report setup.Report
+	if err == nil {
+		err = json.Unmarshal(body, &report)
+	}
+	if err != nil {
+		said := l.driver.said(l.spec.ID)
+		return sandboxd.Wrap(sandboxd.ClassUnavailable, fmt.Errorf("%w: %s", err, said), "the sandbox's init ended without a word")
+	}
+	if report.Step != "" {
+		return sandboxd.Wrap(sandboxd.ClassUnavailable, errors.New(report.Error), "the sandbox cannot be set up, step %q", report.Step)
+	}
+	return nil
+}
+
+// said is the end of what an init wrote before it died.
+func (d *Driver) said(id string) string {
+	text, err := os.ReadFile(filepath.Join(d.cfg.RunDir, logName(id)))
+	if err != nil {
+		return ""
+	}
+	const most = 2048
+	return strings.TrimSpace(string(text[max(0, len(text)-most):]))
+}

@@ -1,0 +1,85 @@
+package isolate
+
+import (
+	"maps"
+
+	"golang.org/x/sys/unix"
+)
+
+// numbers of the calls in the table, by name: what every architecture has and,
+// added, this one's own.
+var numbers = merge(map[string]uint32{
+	"bpf":                unix.SYS_BPF,
+	"perf_event_open":    unix.SYS_PERF_EVENT_OPEN,
+	"userfaultfd":        unix.SYS_USERFAULTFD,
+	"fanotify_init":      unix.SYS_FANOTIFY_INIT,
+	"lookup_dcookie":     unix.SYS_LOOKUP_DCOOKIE,
+	"kcmp":               unix.SYS_KCMP,
+	"vhangup":            unix.SYS_VHANGUP,
+	"keyctl":             unix.SYS_KEYCTL,
+	"add_key":            unix.SYS_ADD_KEY,
+	"request_key":        unix.SYS_REQUEST_KEY,
+	"quotactl":           unix.SYS_QUOTACTL,
+	"quotactl_fd":        unix.SYS_QUOTACTL_FD,
+	"acct":               unix.SYS_ACCT,
+	"syslog":             unix.SYS_SYSLOG,
+	"io_uring_setup":     unix.SYS_IO_URING_SETUP,
+	"io_uring_enter":     unix.SYS_IO_URING_ENTER,
+	"io_uring_register":  unix.SYS_IO_URING_REGISTER,
+	"ptrace":             unix.SYS_PTRACE,
+	"process_vm_readv":   unix.SYS_PROCESS_VM_READV,
+	"process_vm_writev":  unix.SYS_PROCESS_VM_WRITEV,
+	"process_madvise":    unix.SYS_PROCESS_MADVISE,
+	"pidfd_getfd":        unix.SYS_PIDFD_GETFD,
+	"migrate_pages":      unix.SYS_MIGRATE_PAGES,
+	"move_pages":         unix.SYS_MOVE_PAGES,
+	"open_by_handle_at":  unix.SYS_OPEN_BY_HANDLE_AT,
+	"name_to_handle_at":  unix.SYS_NAME_TO_HANDLE_AT,
+	"mount":              unix.SYS_MOUNT,
+	"umount2":            unix.SYS_UMOUNT2,
+	"pivot_root":         unix.SYS_PIVOT_ROOT,
+	"chroot":             unix.SYS_CHROOT,
+	"open_tree":          unix.SYS_OPEN_TREE,
+	"open_tree_attr":     unix.SYS_OPEN_TREE_ATTR,
+	"move_mount":         unix.SYS_MOVE_MOUNT,
+	"fsopen":             unix.SYS_FSOPEN,
+	"fsconfig":           unix.SYS_FSCONFIG,
+	"fsmount":            unix.SYS_FSMOUNT,
+	"fspick":             unix.SYS_FSPICK,
+	"mount_setattr":      unix.SYS_MOUNT_SETATTR,
+	"statmount":          unix.SYS_STATMOUNT,
+	"listmount":          unix.SYS_LISTMOUNT,
+	"setns":              unix.SYS_SETNS,
+	"swapon":             unix.SYS_SWAPON,
+	"swapoff":            unix.SYS_SWAPOFF,
+	"reboot":             unix.SYS_REBOOT,
+	"kexec_load":         unix.SYS_KEXEC_LOAD,
+	"kexec_file_load":    unix.SYS_KEXEC_FILE_LOAD,
+	"init_module":        unix.SYS_INIT_MODULE,
+	"finit_module":       unix.SYS_FINIT_MODULE,
+	"delete_module":      unix.SYS_DELETE_MODULE,
+	"settimeofday":       unix.SYS_SETTIMEOFDAY,
+	"clock_settime":      unix.SYS_CLOCK_SETTIME,
+	"sethostname":        unix.SYS_SETHOSTNAME,
+	"setdomainname":      unix.SYS_SETDOMAINNAME,
+	"nfsservctl":         unix.SYS_NFSSERVCTL,
+	"clone3":             unix.SYS_CLONE3,
+	"clone":              unix.SYS_CLONE,
+	"unshare":            unix.SYS_UNSHARE,
+	"ioctl":              unix.SYS_IOCTL,
+	"personality":        unix.SYS_PERSONALITY,
+	"socket":             unix.SYS_SOCKET,
+	"socketpair":         unix.SYS_SOCKETPAIR,
+	"prlimit64":          unix.SYS_PRLIMIT64,
+	"sched_setaffinity":  unix.SYS_SCHED_SETAFFINITY,
+	"sched_setscheduler": unix.SYS_SCHED_SETSCHEDULER,
+	"sched_setparam":     unix.SYS_SCHED_SETPARAM,
+	"sched_setattr":      unix.SYS_SCHED_SETATTR,
+	"setpriority":        unix.SYS_SETPRIORITY,
+	"ioprio_set":         unix.SYS_IOPRIO_SET,
+}, ownNumbers)
+
+func merge(all, own map[string]uint32) map[string]uint32 {
+	maps.Copy(all, own)
+	return all
+}

@@ -1,0 +1,10 @@
+package isolate
+
+import "golang.org/x/sys/unix"
+
+const (
+	auditArch     = unix.AUDIT_ARCH_AARCH64
+	cloneFlagsArg = 0
+)
+
+var ownNumbers = map[string]uint32{}

@@ -1,0 +1,59 @@
+package isolate
+
+import (
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// LandlockABI is the version of Landlock that the kernel offers, 0 for none.
+func LandlockABI() int {
+	n, _, e := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, unix.LANDLOCK_CREATE_RULESET_VERSION)
+	if e != 0 {
+		return 0
+	}
+	return int(n)
+}
+
+// HasSeccomp says whether the kernel takes filter programs.
+func HasSeccomp() bool {
+	// A filter at a null address is EFAULT where filters exist.
+	_, _, e := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, 0, 0)
+	return e == unix.EFAULT
+}
+
+// HasPidfd says whether a process can be held by a descriptor.
+func HasPidfd() bool {
+	fd, err := unix.PidfdOpen(os.Getpid(), 0)
+	if err != nil {
+		return false
+	}
+	unix.Close(fd)
+	return true
+}
+
+// HasOpenat2 says whether paths can be resolved beneath a directory.
+func HasOpenat2() bool {
+	fd, err := unix.Openat2(unix.AT_FDCWD, "/", &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS})
+	if err != nil {
+		return false
+	}
+	unix.Close(fd)
+	return true
+}
+
+// HasMountSetattr says whether a tree of mounts can be made read-only at once.
+func HasMountSetattr() bool {
+	err := unix.MountSetattr(-1, "", 0, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY})
+	return err != unix.ENOSYS
+}
+
+// Namespaces lists the kinds that are missing of those a sandbox needs.
+func Namespaces() (missing []string) {
+	for _, kind := range []string{"mnt", "pid", "ipc", "uts", "net", "cgroup"} {
+		if _, err := os.Lstat("/proc/self/ns/" + kind); err != nil {
+			missing = append(missing, kind)
+		}
+	}
+	return missing
+}

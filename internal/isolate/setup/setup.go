@@ -1,0 +1,208 @@
+package setup
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// Run is stage one. It returns only by failing, after it has said so on FDReady.
+func Run() error {
+	// Credentials, no_new_privs and Landlock belong to a thread, and the exec at
+	// the end keeps the calling one.
+	runtime.LockOSThread()
+	step, err := run()
+	report := Report{Step: step, Error: err.Error()}
+	_, werr := unix.Write(FDReady, report.Encode())
+	return errors.Join(fmt.Errorf("%s: %w", step, err), werr)
+}
+
+func run() (string, error) {
+	var spec Spec
+	if err := readSpec(&spec); err != nil {
+		return "read the specification", err
+	}
+	unix.Umask(0o022)
+	self, err := unix.Open("/proc/self/exe", unix.O_PATH|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return "open the init", err
+	}
+	p := privileges{spec: spec, self: self}
+	steps := []struct {
+		name string
+		do   func() error
+	}{
+		{"join the cgroups", func() error { return joinGroups(spec) }},
+		{"cgroup namespace", func() error { return unix.Unshare(unix.CLONE_NEWCGROUP) }},
+		{"build the root", func() error { return buildRoot(spec) }},
+		{"loopback up", loopbackUp},
+		{"set the host name", func() error { return unix.Sethostname([]byte(spec.Hostname)) }},
+		{"limit resources", p.rlimits},
+		{"hand over to process 1", func() error { return passOn(spec.Second) }},
+		{"empty the bounding set", p.dropBounding},
+		{"change the user", p.changeUser},
+		{"no_new_privs", func() error { return unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) }},
+		{"landlock", p.landlock},
+		{"seccomp", p.seccomp},
+		{"start process 1", p.exec},
+	}
+	for _, s := range steps {
+		if err := s.do(); err != nil {
+			return s.name, err
+		}
+	}
+	return "start process 1", errors.New("exec returned")
+}
+
+// readSpec leaves FDSpec open, so that its number is nobody else's until passOn.
+func readSpec(spec *Spec) error {
+	fd, err := unix.FcntlInt(FDSpec, unix.F_DUPFD_CLOEXEC, FDGroups)
+	if err != nil {
+		return err
+	}
+	in := os.NewFile(uintptr(fd), "spec")
+	defer in.Close()
+	return json.NewDecoder(in).Decode(spec)
+}
+
+// joinGroups moves this process by descriptors that root opened: the paths do
+// not exist in here for long.
+func joinGroups(spec Spec) error {
+	if err := os.WriteFile("/proc/self/oom_score_adj", fmt.Appendf(nil, "%d", spec.OOMScore), 0); err != nil {
+		return err
+	}
+	first := FDGroups + spec.CommandGroups
+	for fd := first; fd < first+spec.InitGroups; fd++ {
+		if _, err := unix.Write(fd, []byte("0")); err != nil {
+			return err
+		}
+		if err := unix.Close(fd); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func loopbackUp() error {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	req, err := unix.NewIfreq("lo")
+	if err != nil {
+		return err
+	}
+	req.SetUint16(unix.IFF_UP | unix.IFF_RUNNING)
+	return unix.IoctlIfreq(fd, unix.SIOCSIFFLAGS, req)
+}
+
+// passOn leaves open across the exec exactly what process 1 uses.
+func passOn(second Second) error {
+	var pipe [2]int
+	if err := unix.Pipe2(pipe[:], unix.O_CLOEXEC); err != nil {
+		return err
+	}
+	body, err := json.Marshal(second)
+	if err != nil {
+		return err
+	}
+	if _, err := unix.Write(pipe[1], body); err != nil {
+		return err
+	}
+	if err := unix.Dup3(pipe[0], FDSpec, 0); err != nil {
+		return err
+	}
+	if err := unix.CloseRange(uint(FDGroups+second.Groups), MaxFD, unix.CLOSE_RANGE_CLOEXEC); err != nil {
+		return err
+	}
+	return nil
+}
+
+// privileges gives them up, in the order of run: each step needs what the next takes.
+type privileges struct {
+	spec Spec
+	self int // the init's own program
+}
+
+func (p privileges) rlimits() error {
+	// Process 1 holds descriptors of many commands; a command's own limit is set
+	// when it is started. The server may not be allowed more than it has.
+	var files unix.Rlimit
+	if err := unix.Prlimit(0, unix.RLIMIT_NOFILE, nil, &files); err != nil {
+		return err
+	}
+	files.Max = min(files.Max, 65536)
+	files.Cur = files.Max
+	if err := unix.Prlimit(0, unix.RLIMIT_NOFILE, &files, nil); err != nil {
+		return err
+	}
+	return unix.Prlimit(0, unix.RLIMIT_CORE, &unix.Rlimit{}, nil)
+}
+
+func (p privileges) dropBounding() error {
+	for c := uintptr(0); ; c++ {
+		if err := unix.Prctl(unix.PR_CAPBSET_DROP, c, 0, 0, 0); err != nil {
+			if err == unix.EINVAL && c > unix.CAP_AUDIT_READ {
+				return nil // past the kernel's last one
+			}
+			return err
+		}
+	}
+}
+
+func (p privileges) changeUser() error {
+	id := uintptr(p.spec.UID)
+	if id == 0 {
+		return errors.New("a sandbox may not be root")
+	}
+	if err := unix.Prctl(unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0); err != nil {
+		return err
+	}
+	if _, _, e := unix.RawSyscall(unix.SYS_SETGROUPS, 0, 0, 0); e != 0 {
+		return e
+	}
+	if _, _, e := unix.RawSyscall(unix.SYS_SETRESGID, id, id, id); e != 0 {
+		return e
+	}
+	if _, _, e := unix.RawSyscall(unix.SYS_SETRESUID, id, id, id); e != 0 {
+		return e
+	}
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var none [2]unix.CapUserData
+	return unix.Capset(&header, &none[0])
+}
+
+func (p privileges) seccomp() error {
+	if len(p.spec.Seccomp) == 0 || len(p.spec.Seccomp)%8 != 0 {
+		return errors.New("the program is empty or torn")
+	}
+	prog := unix.SockFprog{
+		Len:    uint16(len(p.spec.Seccomp) / 8),
+		Filter: (*unix.SockFilter)(unsafe.Pointer(&p.spec.Seccomp[0])),
+	}
+	_, _, e := unix.RawSyscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, 0, uintptr(unsafe.Pointer(&prog)))
+	runtime.KeepAlive(p.spec.Seccomp)
+	if e != 0 {
+		return e
+	}
+	return nil
+}
+
+// exec runs the init's program again by descriptor. The program may not be read
+// by others, so the kernel makes process 1 undumpable before its first
+// instruction.
+func (p privileges) exec() error {
+	name := []byte("init\x00")
+	empty := []byte("\x00")
+	argv := []*byte{&name[0], nil}
+	envv := []*byte{nil}
+	_, _, e := unix.RawSyscall6(unix.SYS_EXECVEAT, uintptr(p.self), uintptr(unsafe.Pointer(&empty[0])),
+		uintptr(unsafe.Pointer(&argv[0])), uintptr(unsafe.Pointer(&envv[0])), unix.AT_EMPTY_PATH, 0)
+	return e
+}

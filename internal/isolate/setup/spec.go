@@ -1,0 +1,57 @@
+// Package setup is the first stage of a sandbox's init: it runs as root in fresh
+// namespaces, builds what the sandbox will see, gives up every privilege and
+// executes the init again as process 1. The host uses its types to say what to
+// build; nothing here is host code, and nothing here runs a command.
+package setup
+
+import "encoding/json"
+
+// The descriptors that the host passes, and those that stage two finds.
+const (
+	FDListen = 3 // a bound unix socket that process 1 listens on
+	FDSpec   = 4 // reads a Spec; in stage two a Second
+	FDReady  = 5 // takes one Report
+	FDGroups = 6 // cgroup.procs of where commands go, then of the init's own group
+
+	MaxFD = 1<<31 - 1 // above every descriptor, for close_range
+)
+
+// Spec is what the host wants built. Paths are host paths.
+type Spec struct {
+	Base      string // an empty directory to mount the new root on
+	Root      string // an unpacked image; empty for the machine's own /usr
+	Workspace string
+	Home      string
+	UID       uint32
+	Hostname  string
+	TmpBytes  int64  // size of /tmp and of /dev/shm, 0 for the default
+	Seccomp   []byte // struct sock_filter array
+	Landlock  int    // ABI to use; 0 for none
+	OOMScore  int    // oom_score_adj of everything in the sandbox
+
+	CommandGroups int // descriptors from FDGroups on: where commands go by default
+	InitGroups    int // descriptors after those: where the init itself goes
+
+	Second Second
+}
+
+// Second is what stage two needs to know.
+type Second struct {
+	OpenFiles int64 // RLIMIT_NOFILE of a command
+	Groups    int   // descriptors from FDGroups on
+}
+
+// Report is the one message on FDReady. Step is empty when the init is ready.
+type Report struct {
+	Step  string
+	Error string
+}
+
+// Encode is the wire form of a report.
+func (r Report) Encode() []byte {
+	b, err := json.Marshal(r)
+	if err != nil {
+		panic("setup: a struct of strings did not marshal: " + err.Error())
+	}
+	return b
+}

@@ -1,0 +1,1 @@
+// The file lets the compiler accept functions without bodies: they are the runtime's.

@@ -1,0 +1,180 @@
+package spawn
+
+import (
+	"fmt"
+	"runtime"
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"sandboxd/internal/guest/inside"
+	"sandboxd/internal/guest/wire"
+)
+
+// The runtime keeps these for programs that fork by themselves: they block
+// signals, forbid stack growth and restore both (go.dev/issue/67401).
+
+//go:linkname beforeFork syscall.runtime_BeforeFork
+func beforeFork()
+
+//go:linkname afterFork syscall.runtime_AfterFork
+func afterFork()
+
+//go:linkname afterForkInChild syscall.runtime_AfterForkInChild
+func afterForkInChild()
+
+// child is all that the new process needs, laid out beforehand: after the fork it
+// may not allocate, lock or grow its stack.
+type child struct {
+	path   *byte
+	argv   []*byte
+	envv   []*byte
+	dir    *byte
+	stdio  [3]int
+	groups []int
+	tty    bool
+	files  uint64
+	report int // takes a failure; closed by a successful exec
+	rlimit unix.Rlimit
+	zero   [1]byte
+}
+
+// A failure is the step's number and the errno.
+const (
+	stepGroup = iota + 1
+	stepSession
+	stepStdio
+	stepTerminal
+	stepDir
+	stepLimit
+	stepClose
+	stepExec
+)
+
+func newChild(path string, spec wire.Start, stdio [3]int, groups []int) (*child, error) {
+	c := &child{stdio: stdio, groups: groups, tty: spec.TTY, zero: [1]byte{'0'}}
+	var err error
+	if c.path, err = syscall.BytePtrFromString(path); err != nil {
+		return nil, fmt.Errorf("the program's name holds a NUL byte")
+	}
+	if c.dir, err = syscall.BytePtrFromString(spec.Cwd); err != nil {
+		return nil, fmt.Errorf("the directory's name holds a NUL byte")
+	}
+	if c.argv, err = syscall.SlicePtrFromStrings(spec.Argv); err != nil {
+		return nil, fmt.Errorf("an argument holds a NUL byte")
+	}
+	if c.envv, err = syscall.SlicePtrFromStrings(spec.Env); err != nil {
+		return nil, fmt.Errorf("the environment holds a NUL byte")
+	}
+	return c, nil
+}
+
+// fork starts the process and answers its pid once it runs its program.
+func (c *child) fork() (int, error) {
+	var pipe [2]int
+	if err := unix.Pipe2(pipe[:], unix.O_CLOEXEC); err != nil {
+		return 0, err
+	}
+	c.report = pipe[1]
+	c.rlimit = unix.Rlimit{Cur: c.files, Max: c.files}
+	pid, errno := c.clone()
+	runtime.KeepAlive(c)
+	unix.Close(pipe[1])
+	defer unix.Close(pipe[0])
+	if errno != 0 {
+		return 0, fmt.Errorf("fork: %w", errno)
+	}
+	var failure [2]uint32
+	buf := unsafe.Slice((*byte)(unsafe.Pointer(&failure)), unsafe.Sizeof(failure))
+	n, err := unix.Read(pipe[0], buf)
+	for err == unix.EINTR {
+		n, err = unix.Read(pipe[0], buf)
+	}
+	if n == 0 && err == nil {
+		return int(pid), nil
+	}
+	if err != nil || n != len(buf) {
+		return 0, fmt.Errorf("start: no report of the new process")
+	}
+	return 0, c.explain(failure[0], syscall.Errno(failure[1]))
+}
+
+func (c *child) explain(step uint32, errno syscall.Errno) error {
+	switch step {
+	case stepDir:
+		return &inside.SpawnError{Code: 126, Text: "working directory: " + errno.Error()}
+	case stepExec:
+		code := 126
+		if errno == unix.ENOENT {
+			code = 127
+		}
+		return &inside.SpawnError{Code: code, Text: unix.BytePtrToString(c.path) + ": " + errno.Error()}
+	}
+	return fmt.Errorf("start: step %d of the new process: %w", step, errno)
+}
+
+// clone forks. In the child it does not return.
+//
+//go:noinline
+//go:norace
+func (c *child) clone() (uintptr, syscall.Errno) {
+	var (
+		step   uint32
+		errno  syscall.Errno
+		report [2]uint32
+	)
+	argv, envv := &c.argv[0], &c.envv[0]
+	beforeFork()
+	pid, _, errno := unix.RawSyscall6(unix.SYS_CLONE, uintptr(unix.SIGCHLD), 0, 0, 0, 0, 0)
+	if errno != 0 || pid != 0 {
+		afterFork()
+		return pid, errno
+	}
+	afterForkInChild()
+
+	step = stepGroup
+	for i := 0; i < len(c.groups); i++ {
+		if _, _, errno = unix.RawSyscall(unix.SYS_WRITE, uintptr(c.groups[i]), uintptr(unsafe.Pointer(&c.zero)), 1); errno != 0 {
+			goto failed
+		}
+	}
+	step = stepSession
+	if _, _, errno = unix.RawSyscall(unix.SYS_SETSID, 0, 0, 0); errno != 0 {
+		goto failed
+	}
+	step = stepStdio
+	for i := 0; i < len(c.stdio); i++ {
+		if _, _, errno = unix.RawSyscall(unix.SYS_DUP3, uintptr(c.stdio[i]), uintptr(i), 0); errno != 0 {
+			goto failed
+		}
+	}
+	if c.tty {
+		step = stepTerminal
+		if _, _, errno = unix.RawSyscall(unix.SYS_IOCTL, 0, unix.TIOCSCTTY, 0); errno != 0 {
+			goto failed
+		}
+	}
+	step = stepDir
+	if _, _, errno = unix.RawSyscall(unix.SYS_CHDIR, uintptr(unsafe.Pointer(c.dir)), 0, 0); errno != 0 {
+		goto failed
+	}
+	step = stepLimit
+	if c.files != 0 {
+		if _, _, errno = unix.RawSyscall6(unix.SYS_PRLIMIT64, 0, unix.RLIMIT_NOFILE, uintptr(unsafe.Pointer(&c.rlimit)), 0, 0, 0); errno != 0 {
+			goto failed
+		}
+	}
+	step = stepClose
+	if _, _, errno = unix.RawSyscall(unix.SYS_CLOSE_RANGE, 3, uintptr(^uint32(0)), unix.CLOSE_RANGE_CLOEXEC); errno != 0 {
+		goto failed
+	}
+	step = stepExec
+	_, _, errno = unix.RawSyscall(unix.SYS_EXECVE, uintptr(unsafe.Pointer(c.path)), uintptr(unsafe.Pointer(argv)), uintptr(unsafe.Pointer(envv)))
+failed:
+	report = [2]uint32{step, uint32(errno)}
+	unix.RawSyscall(unix.SYS_WRITE, uintptr(c.report), uintptr(unsafe.Pointer(&report)), unsafe.Sizeof(report))
+	for {
+		unix.RawSyscall(unix.SYS_EXIT_GROUP, 127, 0, 0)
+	}
+}
