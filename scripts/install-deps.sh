@@ -44,7 +44,7 @@ user_mode_kernel() {
 	say "fetching the user-mode kernel into $cache (unpacked, not installed)"
 	local tmp
 	mkdir -p "$cache"
-	tmp=$(mktemp -d "$cache/fetch.XXXXXX")
+	tmp=$(mktemp -d)
 	trap 'rm -rf "$tmp"' RETURN
 	# apt drops its privileges for the download and must be able to write here.
 	! id _apt >/dev/null 2>&1 || chown _apt "$tmp"

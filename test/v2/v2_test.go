@@ -62,9 +62,10 @@ func TestSuitesOnV2(t *testing.T) {
 
 	out := t.TempDir()
 	caps := filepath.Join(out, "caps")
+	overlay := embedInit(t, out)
 	var jobs []job
 	for _, pkg := range suites {
-		jobs = append(jobs, build(t, out, pkg))
+		jobs = append(jobs, build(t, out, pkg, overlay))
 	}
 	goBuild(t, "build", "-trimpath", "-o", filepath.Join(out, "vminit"), "sandboxd/test/v2/vminit")
 	raw, err := json.Marshal(jobs)
@@ -87,19 +88,45 @@ func TestSuitesOnV2(t *testing.T) {
 	}
 }
 
-// build compiles one suite into a static binary.
-func build(t *testing.T, out, pkg string) job {
+// embedInit builds the init of sandboxes and answers an overlay of the source
+// tree in which it is embedded: there is no go tool inside, and a binary that an
+// earlier build left in the tree may be older than its sources.
+func embedInit(t *testing.T, out string) string {
 	t.Helper()
-	name := strings.ReplaceAll(strings.TrimPrefix(pkg, "sandboxd/"), "/", "-")
-	bin := filepath.Join(out, name+".test")
-	goBuild(t, "test", "-c", "-o", bin, pkg)
+	bin := filepath.Join(out, "init")
+	goBuild(t, "build", "-trimpath", "-ldflags=-s -w", "-o", bin, "sandboxd/cmd/init")
+	raw, err := json.Marshal(map[string]any{"Replace": map[string]string{filepath.Join(directory(t, initPackage), "init"): bin}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	name := filepath.Join(out, "overlay.json")
+	if err := os.WriteFile(name, raw, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return name
+}
+
+const initPackage = "sandboxd/internal/driver/process/initbin"
+
+// directory answers where a package's sources are.
+func directory(t *testing.T, pkg string) string {
+	t.Helper()
 	dir, err := exec.Command("go", "list", "-f", "{{.Dir}}", pkg).Output()
 	if err != nil {
 		t.Fatalf("go list %s: %v", pkg, err)
 	}
+	return strings.TrimSpace(string(dir))
+}
+
+// build compiles one suite into a static binary.
+func build(t *testing.T, out, pkg, overlay string) job {
+	t.Helper()
+	name := strings.ReplaceAll(strings.TrimPrefix(pkg, "sandboxd/"), "/", "-")
+	bin := filepath.Join(out, name+".test")
+	goBuild(t, "test", "-c", "-overlay", overlay, "-o", bin, pkg)
 	return job{
 		Name: name,
-		Dir:  strings.TrimSpace(string(dir)),
+		Dir:  directory(t, pkg),
 		Argv: []string{"/mnt/" + name + ".test", "-test.v", "-test.timeout=240s"},
 		Env: []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/tmp", "TMPDIR=/tmp",
 			"SANDBOXD_TEST_EXPECT=" + expect, "SANDBOXD_TEST_CAPS=/mnt/caps"},
