@@ -1,0 +1,312 @@
+// Package cli is the command line: its grammar, how a client command finds its
+// server, and how errors become lines and exit codes. It is not a server: the
+// roles it starts are handed in, and everything else it does through a
+// sandboxd.Host.
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/alecthomas/kong"
+
+	"sandboxd"
+	"sandboxd/client"
+	"sandboxd/internal/app/datadir"
+)
+
+// Process is what a program gets from its caller.
+type Process struct {
+	Args    []string // without the program's name
+	Stdin   io.Reader
+	Stdout  io.Writer
+	Stderr  io.Writer
+	Environ []string // as os.Environ
+}
+
+// Getenv reads Environ.
+func (p Process) Getenv(name string) string {
+	for i := len(p.Environ) - 1; i >= 0; i-- {
+		if k, v, ok := strings.Cut(p.Environ[i], "="); ok && k == name {
+			return v
+		}
+	}
+	return ""
+}
+
+// Roles are the parts of the program that are no clients.
+type Roles struct {
+	Version func() Version
+	Serve   func(context.Context, Process, ServeOptions) error
+	Doctor  func(context.Context, Process, DoctorOptions) error
+}
+
+// Version is what `sandboxd version` says.
+type Version struct {
+	Version string `json:"version"`
+	Commit  string `json:"commit,omitempty"`
+	Go      string `json:"go"`
+}
+
+// ServeOptions are the settings of `sandboxd serve`.
+type ServeOptions struct {
+	Data            string `name:"data" placeholder:"DIR" setting:"SANDBOXD_DATA" help:"Data directory (default: /var/lib/sandboxed for root, else in the user's state directory)."`
+	Listen          string `placeholder:"ADDR" default:"127.0.0.1:9090" setting:"SANDBOXD_LISTEN" help:"Address of the API, ${default} by default; port 0 takes a free one."`
+	HostListen      string `placeholder:"ADDR" setting:"SANDBOXD_HOST_LISTEN" help:"Address of the host's own API for a remote control; off by default."`
+	ProtectedBy     string `placeholder:"TEXT" setting:"SANDBOXD_PROTECTED_BY" help:"How an address beyond this machine is protected, as 'caddy with TLS'; needed to listen on one."`
+	Driver          string `default:"auto" enum:"auto,process,docker,fake" setting:"SANDBOXD_DRIVER" help:"How sandboxes are isolated: auto (every driver that works here, process first), process, docker, or fake, which isolates nothing and is for tests."`
+	MaxSandboxes    int    `default:"20" setting:"SANDBOXD_MAX_SANDBOXES" help:"Most sandboxes at once, ${default} by default."`
+	StopOnInterrupt bool   `help:"Stop every sandbox on SIGINT, as on a terminal."`
+	LogFormat       string `default:"text" enum:"text,json" setting:"SANDBOXD_LOG_FORMAT" help:"Log lines as text or json."`
+}
+
+// DoctorOptions are the flags of `sandboxd doctor`.
+type DoctorOptions struct {
+	Data string `name:"data" placeholder:"DIR" setting:"SANDBOXD_DATA" help:"Data directory to look at."`
+	JSON bool   `name:"json" help:"Answer as JSON."`
+}
+
+type serveCmd struct{ ServeOptions }
+
+func (c *serveCmd) Run(ctx context.Context, p Process, r Roles) error {
+	return r.Serve(ctx, p, c.ServeOptions)
+}
+
+type doctorCmd struct{ DoctorOptions }
+
+func (c *doctorCmd) Run(ctx context.Context, p Process, r Roles) error {
+	return r.Doctor(ctx, p, c.DoctorOptions)
+}
+
+type versionCmd struct {
+	JSON bool `name:"json" help:"Answer as JSON."`
+}
+
+func (c *versionCmd) Run(p Process, r Roles) error {
+	v := r.Version()
+	if c.JSON {
+		return writeJSON(p.Stdout, v)
+	}
+	line := "sandboxd " + v.Version
+	if v.Commit != "" {
+		line += " (" + v.Commit + ")"
+	}
+	_, err := fmt.Fprintf(p.Stdout, "%s %s\n", line, v.Go)
+	return err
+}
+
+type grammar struct {
+	Serve   serveCmd   `cmd:"" help:"Run the server: API and sandboxes in one process."`
+	Run     runCmd     `cmd:"" help:"Run one command in a fresh sandbox and delete it."`
+	Create  createCmd  `cmd:"" help:"Create a sandbox, or attach to the one of a key."`
+	Exec    execCmd    `cmd:"" help:"Run a command in a sandbox; its exit status is passed on."`
+	Shell   shellCmd   `cmd:"" help:"Open a login shell in a sandbox."`
+	Cp      cpCmd      `cmd:"" help:"Copy files or directories in or out."`
+	Ls      lsCmd      `cmd:"" help:"List files of a workspace."`
+	Ps      psCmd      `cmd:"" help:"List sandboxes, or the commands of one."`
+	Logs    logsCmd    `cmd:"" help:"Print the output of a command."`
+	Stop    stopCmd    `cmd:"" help:"Stop sandboxes and keep their files, or stop one command."`
+	Rm      rmCmd      `cmd:"" help:"Delete sandboxes with their files."`
+	MCP     mcpCmd     `cmd:"" name:"mcp" help:"Serve MCP on stdin and stdout: one sandbox for one agent."`
+	Doctor  doctorCmd  `cmd:"" help:"Say how well this machine can isolate, line by line."`
+	Version versionCmd `cmd:"" help:"Print the version."`
+}
+
+// server says which server a client command talks to.
+type server struct {
+	URL   string `name:"url" placeholder:"URL" setting:"SANDBOXD_URL" help:"Server, http://127.0.0.1:9090 by default."`
+	Token string `name:"token" placeholder:"KEY" setting:"SANDBOXD_TOKEN" help:"API key; else the data directory's token file is read."`
+	Data  string `name:"data" placeholder:"DIR" setting:"SANDBOXD_DATA" help:"The server's data directory, where the key is read."`
+}
+
+const defaultURL = "http://127.0.0.1:9090"
+
+// dial makes the client; it talks to nobody yet.
+func (s server) dial(p Process) (*client.Client, error) {
+	if s.URL == "" {
+		s.URL = defaultURL
+	}
+	if s.Token == "" {
+		if s.Data == "" {
+			s.Data = datadir.Default(os.Getuid(), p.Getenv)
+		}
+		name := s.Data + "/" + datadir.TokenFile
+		token, err := datadir.ReadSecret(name)
+		if err != nil {
+			return nil, sandboxd.Errorf(sandboxd.ClassUnauthorized, "no API key: %v", err).
+				WithHint("give --token or SANDBOXD_TOKEN, or name the server's data directory with --data; `sandboxd serve` makes the key")
+		}
+		s.Token = token
+	}
+	return client.New(s.URL, s.Token)
+}
+
+// explain adds what only the command line knows to an error of the client.
+func (s server) explain(err error) error {
+	var e *sandboxd.Error
+	if !errors.As(err, &e) || e.Hint != "" {
+		return err
+	}
+	hinted := *e
+	switch e.Class {
+	case sandboxd.ClassUnavailable:
+		url := s.URL
+		if url == "" {
+			url = defaultURL
+		}
+		hinted.Hint = fmt.Sprintf("is a server running at %s? start one with: sandboxd serve", url)
+	case sandboxd.ClassUnauthorized:
+		hinted.Hint = "the key is in the file token of the server's data directory; give it with --token, SANDBOXD_TOKEN or --data"
+	case sandboxd.ClassCapacity:
+		hinted.Hint = "delete a sandbox (sandboxd ps, sandboxd rm ID) or start the server with a higher --max-sandboxes"
+	case sandboxd.ClassNotFound, sandboxd.ClassGone:
+		hinted.Hint = "list what is there with: sandboxd ps"
+	default:
+		return err
+	}
+	return &hinted
+}
+
+// exitStatus ends the program with a code and no line.
+type exitStatus int
+
+func (e exitStatus) Error() string { return fmt.Sprintf("exit status %d", int(e)) }
+
+// usageError is a wrong command line: exit 2.
+type usageError struct{ text, hint string }
+
+func (e usageError) Error() string { return e.text }
+
+// exited is how kong says that it printed help and is done.
+type exited int
+
+// Main runs one command line and returns the exit code: 0, the code of the
+// command that ran, 1 for an error, 2 for a wrong command line.
+func Main(ctx context.Context, p Process, roles Roles) (code int) {
+	var g grammar
+	parser, err := kong.New(&g,
+		kong.Name("sandboxd"),
+		kong.Description("Runs code that nobody has read yet, in isolated sandboxes."),
+		kong.Writers(p.Stdout, p.Stderr),
+		kong.Exit(func(code int) { panic(exited(code)) }),
+		kong.Resolvers(settings(p)),
+		kong.ConfigureHelp(kong.HelpOptions{Compact: true, NoExpandSubcommands: true}),
+		kong.BindTo(ctx, (*context.Context)(nil)),
+		kong.Bind(p, roles),
+	)
+	if err != nil {
+		return report(p.Stderr, err)
+	}
+	defer func() {
+		if v := recover(); v != nil {
+			done, ok := v.(exited)
+			if !ok {
+				panic(v)
+			}
+			code = int(done)
+		}
+	}()
+	args := hoist(p.Args)
+	if len(args) == 0 {
+		args = []string{"--help"}
+	}
+	parsed, err := parser.Parse(args)
+	if err != nil {
+		hint := "sandboxd --help"
+		var pe *kong.ParseError
+		if errors.As(err, &pe) && pe.Context != nil && pe.Context.Command() != "" {
+			hint = "sandboxd " + strings.Fields(pe.Context.Command())[0] + " --help"
+		}
+		return report(p.Stderr, usageError{err.Error(), "see " + hint})
+	}
+	err = parsed.Run()
+	if s, ok := selected(parsed); ok && err != nil {
+		err = s.explain(err)
+	}
+	return report(p.Stderr, err)
+}
+
+// hoist moves --url, --token and --data from before the command to behind it,
+// where each command that has them takes them.
+func hoist(args []string) []string {
+	at := 0
+	for at < len(args) {
+		name, _, joined := strings.Cut(args[at], "=")
+		if name != "--url" && name != "--token" && name != "--data" {
+			break
+		}
+		if at++; !joined {
+			at++
+		}
+	}
+	if at == 0 || at >= len(args) {
+		return args
+	}
+	return slices.Concat(args[at:at+1], args[:at], args[at+1:])
+}
+
+// selected is the server of the chosen command, if it is a client command.
+func selected(k *kong.Context) (server, bool) {
+	node := k.Selected()
+	if node == nil {
+		return server{}, false
+	}
+	target := node.Target
+	for target.Kind() == reflect.Pointer {
+		target = target.Elem()
+	}
+	field := target.FieldByName("Server")
+	if !field.IsValid() {
+		return server{}, false
+	}
+	s, ok := field.Interface().(server)
+	return s, ok
+}
+
+// settings fills flags from the environment, by their `setting` tag. A flag on
+// the command line wins.
+func settings(p Process) kong.Resolver {
+	return kong.ResolverFunc(func(_ *kong.Context, _ *kong.Path, flag *kong.Flag) (any, error) {
+		if name := flag.Tag.Get("setting"); name != "" {
+			if value := p.Getenv(name); value != "" {
+				return value, nil
+			}
+		}
+		return nil, nil
+	})
+}
+
+// report prints an error as one line and a hint, and says the exit code.
+func report(w io.Writer, err error) int {
+	var status exitStatus
+	var usage usageError
+	var e *sandboxd.Error
+	switch {
+	case err == nil:
+		return 0
+	case errors.As(err, &status):
+		return int(status)
+	case errors.As(err, &usage):
+		complain(w, usage.text, usage.hint)
+		return 2
+	case errors.As(err, &e):
+		complain(w, e.Error(), e.Hint)
+	default:
+		complain(w, err.Error(), "")
+	}
+	return 1
+}
+
+// complain writes the two lines that every error has.
+func complain(w io.Writer, text, hint string) {
+	fmt.Fprintf(w, "sandboxd: %s\n", oneLine(text))
+	if hint != "" {
+		fmt.Fprintf(w, "hint: %s\n", oneLine(hint))
+	}
+}

@@ -1,0 +1,325 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"io"
+	"maps"
+	"os"
+	"os/signal"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"sandboxd"
+	"sandboxd/client"
+)
+
+// commandFlags describe one command; exec and run share them.
+type commandFlags struct {
+	Interactive bool              `short:"i" help:"Send stdin, also when it is a terminal."`
+	TTY         bool              `name:"tty" short:"t" help:"Give the command a terminal."`
+	Env         map[string]string `short:"e" mapsep:"none" placeholder:"K=V" help:"Set a variable; repeatable."`
+	Cwd         string            `placeholder:"DIR" help:"Directory, relative to the workspace."`
+	Timeout     float64           `default:"300" placeholder:"SECONDS" help:"Total time, ${default} by default; 0 means none. Ends with 124."`
+	Silence     float64           `name:"no-output-timeout" placeholder:"SECONDS" help:"Longest time without output."`
+	Shell       string            `placeholder:"LINE" help:"A line for /bin/sh instead of arguments."`
+	Argv        []string          `arg:"" optional:"" passthrough:"partial" help:"The command and its arguments."`
+}
+
+func (f commandFlags) spec() (sandboxd.CommandSpec, error) {
+	argv := f.Argv
+	if len(argv) > 0 && argv[0] == "--" {
+		argv = argv[1:]
+	}
+	if (len(argv) == 0) == (f.Shell == "") {
+		return sandboxd.CommandSpec{}, usageError{"give either a command after -- or --shell", "as: -- python3 -c 'print(1)'"}
+	}
+	timeout := sandboxd.Seconds(f.Timeout)
+	return sandboxd.CommandSpec{ID: sandboxd.NewID(), Argv: argv, Shell: f.Shell, Env: f.Env, Cwd: f.Cwd,
+		TimeoutS: &timeout, NoOutputTimeoutS: sandboxd.Seconds(f.Silence)}, nil
+}
+
+type execCmd struct {
+	Server     server    `embed:""`
+	Background bool      `short:"d" help:"Print the command's id and do not wait."`
+	ID         string    `placeholder:"ID" help:"Id of the command; a second start of it attaches."`
+	Memory     bytesFlag `placeholder:"SIZE" help:"Memory of this command, as 512M."`
+	JSON       bool      `name:"json" help:"With -d: answer as JSON."`
+	Sandbox    string    `arg:"" help:"Id or key."`
+	commandFlags
+}
+
+func (c *execCmd) Run(ctx context.Context, p Process) error {
+	spec, err := c.spec()
+	if err != nil {
+		return err
+	}
+	if c.ID != "" {
+		spec.ID = c.ID
+	}
+	spec.Limits.MemoryBytes = int64(c.Memory)
+	host, sb, err := c.Server.find(ctx, p, c.Sandbox)
+	if err != nil {
+		return err
+	}
+	if c.Background {
+		spec.Background = true
+		cmd, _, err := host.StartCommand(ctx, sb.ID, spec)
+		if err != nil {
+			return err
+		}
+		if c.JSON {
+			return writeJSON(p.Stdout, cmd)
+		}
+		_, err = io.WriteString(p.Stdout, cmd.ID+"\n")
+		return err
+	}
+	return foreground(ctx, p, session{host: host, sandbox: sb.ID, spec: spec, stdin: c.Interactive, tty: c.TTY})
+}
+
+type shellCmd struct {
+	Server  server `embed:""`
+	Attach  string `placeholder:"COMMAND" help:"Attach to this terminal instead of a new shell; sandboxd ps SANDBOX lists them."`
+	Sandbox string `arg:"" help:"Id or key."`
+}
+
+// Help says what the flags do not.
+func (c *shellCmd) Help() string {
+	return "Ctrl-] detaches: the shell goes on and can be attached to again."
+}
+
+func (c *shellCmd) Run(ctx context.Context, p Process) error {
+	host, sb, err := c.Server.find(ctx, p, c.Sandbox)
+	if err != nil {
+		return err
+	}
+	ending, err := attach(ctx, p, terminal{host: host, sandbox: sb.ID, command: c.Attach, stdin: true})
+	return outcome(p, ending, err)
+}
+
+// session is a command in the foreground.
+type session struct {
+	host    *client.Client
+	sandbox string
+	spec    sandboxd.CommandSpec
+	stdin   bool // send it even if it is a terminal
+	tty     bool
+}
+
+// orphanAfter ends a foreground command whose client died, in seconds;
+// detachedAfter one that has a terminal to come back to.
+const (
+	orphanAfter   = 60
+	detachedAfter = 3600
+)
+
+// foreground starts a command, carries its streams and signals, and returns its
+// exit status as an exitStatus.
+func foreground(ctx context.Context, p Process, s session) error {
+	ending, err := s.run(ctx, p)
+	return outcome(p, ending, err)
+}
+
+// outcome turns an ending into the exit status of the program, and says what an
+// exit status does not.
+func outcome(p Process, ending sandboxd.Ending, err error) error {
+	if err != nil {
+		return err
+	}
+	if ending.Cause != sandboxd.CauseExit && ending.Cause != sandboxd.CauseSignal && ending.Cause != sandboxd.CauseStopped {
+		text := "the command ended: " + string(ending.Cause)
+		if ending.Limit != "" {
+			text += " (" + ending.Limit + ")"
+		}
+		if ending.Message != "" {
+			text += ": " + ending.Message
+		}
+		complain(p.Stderr, text, ending.Remedy)
+	}
+	switch {
+	case ending.ExitCode == nil:
+		return exitStatus(1)
+	case *ending.ExitCode == 0:
+		return nil
+	}
+	return exitStatus(*ending.ExitCode)
+}
+
+func (s session) run(ctx context.Context, p Process) (sandboxd.Ending, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	if s.tty {
+		return s.runTerminal(ctx, p)
+	}
+	s.spec.OrphanAfterS = orphanAfter
+	s.spec.StdinOpen = s.stdin || piped(p.Stdin)
+	signals := make(chan os.Signal, 8)
+	signal.Notify(signals, unix.SIGINT, unix.SIGTERM, unix.SIGHUP, unix.SIGQUIT)
+	defer signal.Stop(signals)
+	cmd, _, err := s.host.StartCommand(ctx, s.sandbox, s.spec)
+	if err != nil {
+		return sandboxd.Ending{}, err
+	}
+	s.spec.ID = cmd.ID
+	go s.signals(ctx, signals)
+	if s.spec.StdinOpen {
+		go s.sendStdin(ctx, p.Stdin)
+	}
+	return follow(ctx, s.host, followed{sandbox: s.sandbox, command: cmd.ID, wait: true, stdout: p.Stdout, stderr: p.Stderr})
+}
+
+// runTerminal starts the command with a terminal like ours and attaches to it.
+func (s session) runTerminal(ctx context.Context, p Process) (sandboxd.Ending, error) {
+	size, _ := terminalSize(p)
+	s.spec.TTY, s.spec.OrphanAfterS = &size, detachedAfter
+	env := map[string]string{"TERM": cmp.Or(p.Getenv("TERM"), "xterm-256color")}
+	maps.Copy(env, s.spec.Env)
+	s.spec.Env = env
+	cmd, _, err := s.host.StartCommand(ctx, s.sandbox, s.spec)
+	if err != nil {
+		return sandboxd.Ending{}, err
+	}
+	return attach(ctx, p, terminal{host: s.host, sandbox: s.sandbox, command: cmd.ID, stdin: s.stdin})
+}
+
+// signals passes ours on. Interrupts go to the command's group; whoever
+// interrupts a third time means the whole tree.
+func (s session) signals(ctx context.Context, in <-chan os.Signal) {
+	interrupts := 0
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case sig := <-in:
+			switch sig {
+			case unix.SIGINT:
+				if interrupts++; interrupts < 3 {
+					s.host.SignalCommand(ctx, s.sandbox, s.spec.ID, "INT")
+					continue
+				}
+				s.host.StopCommand(ctx, s.sandbox, s.spec.ID, 1)
+			case unix.SIGQUIT:
+				s.host.SignalCommand(ctx, s.sandbox, s.spec.ID, "QUIT")
+			default:
+				s.host.StopCommand(ctx, s.sandbox, s.spec.ID, 5)
+			}
+		}
+	}
+}
+
+// sendStdin carries stdin until it ends or nobody wants it. What a command does
+// not take it need not: a conflict is no error, as for a closed pipe.
+func (s session) sendStdin(ctx context.Context, r io.Reader) {
+	buf := make([]byte, 32<<10)
+	for {
+		n, err := r.Read(buf)
+		eof := err != nil
+		if n > 0 || eof {
+			if s.writeStdin(ctx, buf[:n], eof) != nil || eof {
+				return
+			}
+		}
+	}
+}
+
+// writeStdin waits for a command that reads slowly: busy means that nothing was
+// taken.
+func (s session) writeStdin(ctx context.Context, data []byte, eof bool) error {
+	return patiently(ctx, func() error {
+		return s.host.WriteStdin(ctx, s.sandbox, s.spec.ID, data, eof)
+	}, sandboxd.ClassBusy)
+}
+
+// patiently repeats fn while its error has the class, with growing pauses.
+func patiently(ctx context.Context, fn func() error, class sandboxd.Class) error {
+	for pause := 20 * time.Millisecond; ; pause = min(2*pause, time.Second) {
+		err := fn()
+		if err == nil || sandboxd.ClassOf(err) != class {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(pause):
+		}
+	}
+}
+
+// followed says whose output to print where.
+type followed struct {
+	sandbox, command string
+	offset           int64
+	wait             bool // for the ending
+	stdout, stderr   io.Writer
+}
+
+// follow prints output until the ending, over any number of broken streams. Without
+// wait it prints what is there, and the ending may be the zero value.
+func follow(ctx context.Context, host sandboxd.Host, f followed) (ending sandboxd.Ending, err error) {
+	for breaks := 0; ; breaks++ {
+		before := f.offset
+		done, err := f.once(ctx, host, &ending)
+		if done || err == nil {
+			return ending, err
+		}
+		if f.offset > before {
+			breaks = 0
+		}
+		if ctx.Err() != nil || breaks >= 10 || sandboxd.ClassOf(err) != sandboxd.ClassUnavailable {
+			return ending, err
+		}
+		select {
+		case <-ctx.Done():
+			return ending, err
+		case <-time.After(time.Duration(breaks+1) * 100 * time.Millisecond):
+		}
+	}
+}
+
+// once reads one stream. done says that the answer is final, errors too.
+func (f *followed) once(ctx context.Context, host sandboxd.Host, ending *sandboxd.Ending) (done bool, err error) {
+	stream, err := host.FollowCommand(ctx, f.sandbox, f.command, sandboxd.FollowOptions{Offset: f.offset, Follow: f.wait})
+	if err != nil {
+		return false, err
+	}
+	defer stream.Close()
+	for {
+		frame, err := stream.Next(ctx)
+		switch {
+		case errors.Is(err, io.EOF) && f.wait:
+			return false, sandboxd.Errorf(sandboxd.ClassUnavailable, "the output ended without an ending")
+		case errors.Is(err, io.EOF):
+			return true, nil
+		case err != nil:
+			return false, err
+		case frame.Ending != nil:
+			*ending = *frame.Ending
+			return true, nil
+		case frame.Gap != nil:
+			f.offset = frame.Gap.To
+			complain(f.stderr, size(frame.Gap.To-frame.Gap.From)+" of output are no longer kept", "")
+			continue
+		}
+		w := f.stdout
+		if frame.Stream == sandboxd.StreamStderr {
+			w = f.stderr
+		}
+		if _, err := w.Write(frame.Data); err != nil {
+			return true, err
+		}
+		f.offset = frame.Offset + int64(len(frame.Data))
+	}
+}
+
+// piped says whether stdin holds something to send: a pipe, a file or a socket,
+// no terminal and not /dev/null.
+func piped(r io.Reader) bool {
+	f, ok := r.(*os.File)
+	if !ok {
+		return r != nil
+	}
+	info, err := f.Stat()
+	return err == nil && info.Mode()&os.ModeCharDevice == 0
+}
