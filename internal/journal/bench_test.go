@@ -5,7 +5,10 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"sandboxd"
 )
@@ -70,17 +73,42 @@ func BenchmarkRead(b *testing.B) {
 	}
 }
 
-// BenchmarkTrue is the journal of a command without output: made, ended, read.
+// BenchmarkTrue is the journal of a command without output: made, ended and seen
+// to end, by one client and by 16. What the disk takes comes after what is seen.
 func BenchmarkTrue(b *testing.B) {
-	root := b.TempDir()
-	for i := 0; b.Loop(); i++ {
-		j, err := Create(filepath.Join(root, strconv.Itoa(i)), Options{})
-		if err == nil {
-			err = j.Finish(sandboxd.Ending{Cause: sandboxd.CauseExit})
-		}
-		if err != nil {
-			b.Fatal(err)
-		}
-		j.Close()
+	for _, clients := range []int{1, 16} {
+		b.Run(strconv.Itoa(clients), func(b *testing.B) {
+			root := b.TempDir()
+			var n, seen atomic.Int64
+			var wg sync.WaitGroup
+			began := time.Now()
+			for range clients {
+				wg.Go(func() {
+					for i := n.Add(1); i <= int64(b.N); i = n.Add(1) {
+						start := time.Now()
+						j, err := Create(filepath.Join(root, strconv.FormatInt(i, 10)), Options{})
+						if err != nil {
+							b.Error(err)
+							return
+						}
+						s, _ := j.Follow(sandboxd.FollowOptions{Follow: true})
+						done := make(chan error)
+						go func() { done <- j.Finish(sandboxd.Ending{Cause: sandboxd.CauseExit}) }()
+						if _, err := s.Next(b.Context()); err != nil {
+							b.Error(err)
+						}
+						seen.Add(int64(time.Since(start)))
+						if err := <-done; err != nil {
+							b.Error(err)
+						}
+						s.Close()
+						j.Close()
+					}
+				})
+			}
+			wg.Wait()
+			b.ReportMetric(float64(seen.Load())/float64(b.N)/1000, "seen-us")
+			b.ReportMetric(float64(b.N)/time.Since(began).Seconds(), "commands/s")
+		})
 	}
 }

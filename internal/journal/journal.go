@@ -23,6 +23,9 @@ const (
 	minSegmentBytes     = 4 << 10
 	// idleAfter is how long a descriptor stays open without use.
 	idleAfter = 2 * time.Second
+	// maxBatch is how many records one writev(2) takes: two buffers each, and the
+	// kernel takes 1024.
+	maxBatch = 256
 )
 
 // Options size a journal. The zero value means the defaults.
@@ -131,7 +134,8 @@ func (j *Journal) Append(stream sandboxd.Stream, offset int64, data []byte) erro
 	return nil
 }
 
-// appendBatch writes as much of data as the segment takes, with one write(2).
+// appendBatch writes as much of data as the segment takes, up to maxBatch
+// records, with one write.
 func (j *Journal) appendBatch(kind byte, now time.Time, data []byte) (int, error) {
 	room := int64(0)
 	if len(j.segments) > 0 {
@@ -145,7 +149,7 @@ func (j *Journal) appendBatch(kind byte, now time.Time, data []byte) (int, error
 		room = j.opts.SegmentBytes
 	}
 	headers, taken, bytes := j.headers[:0], 0, int64(0)
-	for taken < len(data) {
+	for taken < len(data) && len(headers) < maxBatch {
 		n := min(len(data)-taken, most)
 		if bytes+int64(headerSize+n) > room {
 			break

@@ -346,9 +346,6 @@ func TestFollowersWhileAppending(t *testing.T) {
 }
 
 func TestLargeOutputWithAReaderThatStopped(t *testing.T) {
-	if testing.Short() {
-		t.Skip("writes 200 MiB")
-	}
 	j := create(t, Options{})
 	line := bytes.Repeat([]byte("x"), 64<<10)
 	appendOK(t, j, sandboxd.StreamStdout, line)
@@ -390,6 +387,15 @@ func TestLargeOutputWithAReaderThatStopped(t *testing.T) {
 	stopped.Close()
 	if missing != j.Dropped() || bytesSeen < 60<<20 || missing+bytesSeen+maxRecord != j.Next() {
 		t.Errorf("saw %d bytes and %d missing of %d, dropped %d", bytesSeen, missing, j.Next(), j.Dropped())
+	}
+}
+
+func TestOneLargeAppend(t *testing.T) {
+	j := create(t, Options{Limit: 1 << 30, SegmentBytes: 64 << 20})
+	all := pattern(40 << 20)
+	appendOK(t, j, sandboxd.StreamStdout, all)
+	if got, gaps := readAll(t, reopen(t, j), 0); len(gaps) > 0 || !bytes.Equal(got, all) {
+		t.Fatalf("gaps %v, or bytes differ", gaps)
 	}
 }
 

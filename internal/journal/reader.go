@@ -128,7 +128,9 @@ func (r *reader) read(limit int64) (sandboxd.Frame, error) {
 	frame := sandboxd.Frame{Offset: r.at}
 	for r.at < limit {
 		rec, ok, err := r.record()
-		if err != nil {
+		if err != nil && len(out) > 0 {
+			break // what was read is delivered; the error comes again
+		} else if err != nil {
 			return sandboxd.Frame{}, err
 		}
 		if !ok {
