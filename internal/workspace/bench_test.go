@@ -113,6 +113,14 @@ func BenchmarkWrite1KiB(b *testing.B) {
 				if err == nil {
 					err = os.Rename(f.Name(), filepath.Join(dir, "g"))
 				}
+				if err == nil && synced {
+					d, openErr := os.Open(dir)
+					if openErr != nil {
+						b.Fatal(openErr)
+					}
+					err = d.Sync()
+					_ = d.Close()
+				}
 				if err != nil {
 					b.Fatal(err)
 				}

@@ -1,0 +1,145 @@
+package workspace
+
+import (
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"sandboxd"
+	wst "sandboxd/internal/workspace/workspacetest"
+)
+
+func testRoot(t *testing.T) (*Root, string) {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), "workspaces")
+	r, err := OpenRoot(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r, dir
+}
+
+func testMeta(key string) Meta {
+	uid := uint32(os.Geteuid())
+	if uid == 0 {
+		uid = sandboxUID
+	}
+	return Meta{ID: sandboxd.NewID(), Key: key, UID: uid, CreatedAt: time.Unix(1e9, 5).UTC(), Runtime: "machine", Driver: "process",
+		Limits: sandboxd.DefaultLimits(), Labels: map[string]string{"a": "b"}}
+}
+
+func TestLifeOfAKey(t *testing.T) {
+	r, dir := testRoot(t)
+	meta := testMeta("trash") // keys that look like the layout's own names are keys
+	for range 2 {
+		if err := r.Create(meta); err != nil {
+			t.Fatal(err)
+		}
+	}
+	other := testMeta("trash")
+	wst.WantClass(t, "create with another id", r.Create(other), sandboxd.ClassConflict)
+	if got, err := r.ReadMeta("trash"); err != nil || !reflect.DeepEqual(got, meta) {
+		t.Errorf("read %+v, %v; want %+v", got, err, meta)
+	}
+	ws, home := r.Dirs("trash")
+	for p, mode := range map[string]os.FileMode{dir: 0o700, filepath.Join(dir, "trash"): 0o700, ws: 0o755, home: 0o700, filepath.Join(dir, "trash", metaFile): 0o600} {
+		if st, err := os.Stat(p); err != nil || st.Mode().Perm() != mode {
+			t.Errorf("%s: %v, %v; want mode %v", p, st, err, mode)
+		}
+	}
+	if ownerOf(t, ws) != meta.UID || ownerOf(t, home) != meta.UID {
+		t.Error("the directories do not belong to the sandbox")
+	}
+	f, err := r.Files("trash", meta.UID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wst.Put(t, f, "a/b", "x")
+	meta.Driver = "docker"
+	if err := r.WriteMeta(meta); err != nil {
+		t.Fatal(err)
+	}
+	if metas, err := r.Metas(); err != nil || len(metas) != 1 || metas[0].Driver != "docker" {
+		t.Errorf("metas %+v, %v", metas, err)
+	}
+	if err := r.Trash("trash", other.ID); err != nil || !r.Exists("trash", meta.ID) {
+		t.Errorf("trashing another id: %v", err)
+	}
+	for range 2 {
+		if err := r.Trash("trash", meta.ID); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if r.Exists("trash", meta.ID) {
+		t.Error("it exists after Trash")
+	}
+	_, err = f.Open(t.Context(), "a/b")
+	wst.WantClass(t, "open after Trash", err, sandboxd.ClassGone)
+	if err := r.Create(other); err != nil {
+		t.Fatal(err)
+	}
+	_, err = f.Write(t.Context(), "a/b", strings.NewReader("x"), sandboxd.WriteOptions{Size: -1})
+	wst.WantClass(t, "write into the next life", err, sandboxd.ClassGone)
+	if err := r.EmptyTrash(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if left, err := os.ReadDir(filepath.Join(filepath.Dir(dir), "trash")); err != nil || len(left) != 0 {
+		t.Errorf("the trash has %v, %v", left, err)
+	}
+	if !r.Exists("trash", other.ID) {
+		t.Error("emptying the trash took a living workspace")
+	}
+}
+
+func TestDamagedRecordsDoNotHideTheOthers(t *testing.T) {
+	r, dir := testRoot(t)
+	for _, key := range []string{"b", "a", "broken"} {
+		if err := r.Create(testMeta(key)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(dir, "broken", metaFile), []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	metas, err := r.Metas()
+	if err == nil || len(metas) != 2 || metas[0].Key != "a" || metas[1].Key != "b" {
+		t.Errorf("metas %+v, %v", metas, err)
+	}
+	_, err = r.ReadMeta("none")
+	wst.WantClass(t, "read of nothing", err, sandboxd.ClassNotFound)
+	for _, key := range []string{"", "..", "a/b", "-x"} {
+		m := testMeta(key)
+		wst.WantClass(t, "create "+key, r.Create(m), sandboxd.ClassInvalid)
+		if ws, home := r.Dirs(key); ws != "" || home != "" {
+			t.Errorf("%q has the directories %q and %q", key, ws, home)
+		}
+	}
+}
+
+func TestOfManyCreatesOneWins(t *testing.T) {
+	r, _ := testRoot(t)
+	var wg sync.WaitGroup
+	won := make([]bool, 10)
+	metas := make([]Meta, len(won))
+	for i := range won {
+		metas[i] = testMeta("k")
+		wg.Go(func() { won[i] = r.Create(metas[i]) == nil })
+	}
+	wg.Wait()
+	n := 0
+	for i, w := range won {
+		if w {
+			n++
+			if !r.Exists("k", metas[i].ID) {
+				t.Error("the winner's record is not there")
+			}
+		}
+	}
+	if n != 1 {
+		t.Errorf("%d winners", n)
+	}
+}
