@@ -37,21 +37,20 @@ make --no-print-directory build
 echo "== vet"
 go vet ./...
 
+echo "== test"
+status=0
+# One package at a time: suites count mounts, cgroups and processes before and after.
+go test -p 1 -count=1 -timeout 20m -json ./... | scripts/testsum.py "$scratch/count" || status=1
+
 echo "== fuzz, ${FUZZTIME:=$([ "${CI:-}" = true ] && echo 60s || echo 5s)} each"
 fuzzed=0
 for package in $(go list ./...); do
 	# A package without tests lists nothing; one that does not compile fails below, with its message.
 	for target in $(go test -list '^Fuzz' "$package" 2>/dev/null | grep '^Fuzz' || true); do
-		go test -run '^$' -fuzz "^$target\$" -fuzztime "$FUZZTIME" "$package"
+		go test -run '^$' -fuzz "^$target\$" -fuzztime "$FUZZTIME" "$package" || status=1
 		fuzzed=$((fuzzed + 1))
 	done
 done
-
-echo "== test"
-status=0
-# One package at a time: suites count mounts, cgroups and processes before and after.
-go test -p 1 -count=1 -timeout 20m -json ./... >"$scratch/events" || status=$?
-scripts/testsum.py "$scratch/events" || status=1
 
 after=$(git status --porcelain)
 if [ "$before" != "$after" ]; then
@@ -61,5 +60,5 @@ fi
 
 echo "capabilities that ran: $(sort -u "$SANDBOXD_TEST_CAPS" | paste -sd' ')"
 echo "fuzz targets: $fuzzed, $FUZZTIME each; time: $((SECONDS - began)) s"
-scripts/testsum.py --count "$scratch/events"
+cat "$scratch/count"
 exit "$status"
