@@ -1,0 +1,133 @@
+package host
+
+import (
+	"context"
+	"sync"
+
+	"sandboxd"
+)
+
+// box is one id on this host. Its lifecycle operations run one at a time, on a
+// context of their own: a caller that goes away stops waiting, not the work.
+type box struct {
+	h      *Host
+	id     string
+	key    string
+	uid    uint32
+	driver sandboxd.Driver
+
+	life chan struct{} // holds one token while a lifecycle operation runs
+
+	ctx   context.Context // of lifecycle work; ends when the sandbox is to be deleted
+	abort context.CancelFunc
+
+	mu    sync.Mutex
+	env   *environment
+	files sandboxd.Files
+}
+
+func newBox(h *Host, rec sandboxd.SandboxRecord, d sandboxd.Driver) *box {
+	b := &box{h: h, id: rec.ID, key: rec.Key, uid: rec.UID, driver: d, life: make(chan struct{}, 1)}
+	b.ctx, b.abort = context.WithCancel(h.ctx)
+	return b
+}
+
+// outcome is what a lifecycle operation answers.
+type outcome struct {
+	rec sandboxd.SandboxRecord
+	err error
+}
+
+// exclusive runs fn as this box's only lifecycle operation and waits for it or
+// for ctx. A delete ends the context that fn gets.
+func (b *box) exclusive(ctx context.Context, fn func(context.Context) (sandboxd.SandboxRecord, error)) (sandboxd.SandboxRecord, error) {
+	select {
+	case r := <-b.serial(b.ctx, fn):
+		if r.err != nil && b.ctx.Err() != nil && b.h.ctx.Err() == nil {
+			return r.rec, sandboxd.Errorf(sandboxd.ClassGone, "the sandbox was deleted")
+		}
+		return r.rec, r.err
+	case <-ctx.Done():
+		return sandboxd.SandboxRecord{}, ctx.Err()
+	}
+}
+
+// conclude is exclusive for work that nobody waits for and a delete does not
+// cancel: endings, and deletes themselves.
+func (b *box) conclude(fn func(context.Context) (sandboxd.SandboxRecord, error)) error {
+	return (<-b.serial(b.h.ctx, fn)).err
+}
+
+// serial runs fn on ctx once no other lifecycle operation of this box runs.
+func (b *box) serial(ctx context.Context, fn func(context.Context) (sandboxd.SandboxRecord, error)) <-chan outcome {
+	done := make(chan outcome, 1)
+	b.h.spawn(func() {
+		var r outcome
+		select {
+		case b.life <- struct{}{}:
+			r.rec, r.err = fn(ctx)
+			<-b.life
+		case <-ctx.Done():
+			r.err = ctx.Err()
+		}
+		done <- r
+	})
+	return done
+}
+
+func (b *box) environment() *environment {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.env
+}
+
+func (b *box) running() bool { return b.environment() != nil }
+
+func (b *box) setEnvironment(env *environment) {
+	b.mu.Lock()
+	b.env = env
+	b.mu.Unlock()
+}
+
+// endEnvironment stops the environment, if there is one, and ends its commands
+// with it.
+func (b *box) endEnvironment(ctx context.Context, ending sandboxd.Ending) error {
+	env := b.environment()
+	if env != nil {
+		for _, c := range env.commandList() {
+			c.intend(environmentCause(ending.Cause))
+		}
+	}
+	if err := b.driver.Stop(ctx, b.id); err != nil {
+		return err
+	}
+	if env != nil {
+		b.setEnvironment(nil)
+		env.detach()
+		for _, c := range env.commandList() {
+			c.lose(ending)
+		}
+	}
+	return nil
+}
+
+// environmentCause is what the end of an environment is for its commands.
+func environmentCause(c sandboxd.Cause) sandboxd.Cause {
+	if c == sandboxd.CauseStopped {
+		return sandboxd.CauseStopped
+	}
+	return sandboxd.CauseEnvironment
+}
+
+func (b *box) openFiles() (sandboxd.Files, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.files == nil {
+		f, err := b.h.root.Files(b.key, b.uid)
+		if err != nil {
+			return nil, err
+		}
+		b.files = f
+	}
+	return b.files, nil
+}

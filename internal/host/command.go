@@ -1,0 +1,409 @@
+package host
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"os"
+	"path"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"sandboxd"
+	"sandboxd/internal/failpoint"
+	"sandboxd/internal/guest"
+	"sandboxd/internal/guest/wire"
+	"sandboxd/internal/journal"
+)
+
+// The places between two durable steps of a command's life.
+var (
+	fpCommandRecorded = failpoint.New("command.recorded")
+	fpCommandJournal  = failpoint.New("command.journal")
+	fpCommandStarted  = failpoint.New("command.started")
+	fpCommandFinished = failpoint.New("command.finished")
+	fpCommandEnded    = failpoint.New("command.ended")
+)
+
+// killGrace is the time between SIGTERM and SIGKILL when a limit ends a command:
+// enough for a handler that writes a last line, and the whole stays below a second.
+const killGrace = 200 * time.Millisecond
+
+// command is one that runs. It leaves its environment's table when its ending is
+// stored; from then on the journal on disk and the store speak for it.
+type command struct {
+	env     *environment
+	id      string
+	spec    sandboxd.CommandSpec
+	started time.Time
+	journal *journal.Journal
+	group   bool // has a cgroup of its own
+	adopted bool // started by a former process
+
+	lastOutput atomic.Int64 // unix nanoseconds
+	followers  atomic.Int64
+	left       atomic.Int64 // when the last follower left, unix nanoseconds
+
+	mu     sync.Mutex
+	cause  sandboxd.Cause // what this host decided to end it for; first decision wins
+	once   sync.Once
+	done   chan struct{} // closed when the ending is stored
+	result sandboxd.Command
+}
+
+func newCommand(env *environment, rec sandboxd.CommandRecord, j *journal.Journal) *command {
+	c := &command{env: env, id: rec.ID, spec: rec.Spec, started: rec.StartedAt, journal: j, done: make(chan struct{}), result: rec.Command}
+	now := time.Now().UnixNano()
+	c.lastOutput.Store(now)
+	c.left.Store(now)
+	return c
+}
+
+// StartCommand implements sandboxd.Host.
+func (h *Host) StartCommand(ctx context.Context, id string, spec sandboxd.CommandSpec) (sandboxd.Command, bool, error) {
+	named := spec.ID != ""
+	if err := checkCommand(&spec); err != nil {
+		return sandboxd.Command{}, false, err
+	}
+	rec, b, err := h.lookup(ctx, id)
+	if err != nil {
+		return sandboxd.Command{}, false, err
+	}
+	if named {
+		if old, err := h.store.GetCommand(ctx, id, spec.ID); err == nil {
+			return h.sameCommand(b, old, spec)
+		}
+	}
+	env, err := b.ready(ctx, rec)
+	if err != nil {
+		return sandboxd.Command{}, false, err
+	}
+	// The command is started whole or not at all, even if its caller goes away.
+	return env.run(context.WithoutCancel(ctx), spec)
+}
+
+// sameCommand answers a repeated start of an id.
+func (h *Host) sameCommand(b *box, old sandboxd.CommandRecord, spec sandboxd.CommandSpec) (sandboxd.Command, bool, error) {
+	// Compared as they are stored, where nil and empty are the same.
+	was, err := json.Marshal(old.Spec)
+	if err != nil {
+		return sandboxd.Command{}, false, err
+	}
+	is, err := json.Marshal(spec)
+	if err != nil {
+		return sandboxd.Command{}, false, err
+	}
+	if !bytes.Equal(was, is) {
+		return sandboxd.Command{}, false, sandboxd.Errorf(sandboxd.ClassConflict, "a command with this id and another specification exists")
+	}
+	return b.view(old), false, nil
+}
+
+// ready answers a running environment, starting one where that loses nothing
+// silently: an environment that ended unasked is reported, not replaced.
+func (b *box) ready(ctx context.Context, rec sandboxd.SandboxRecord) (*environment, error) {
+	if env := b.environment(); env != nil {
+		return env, nil
+	}
+	if end := rec.LastEnding; rec.State == sandboxd.StateCold && end != nil &&
+		end.Cause != sandboxd.CauseStopped && end.Cause != sandboxd.CauseStartFailed {
+		err := sandboxd.Errorf(sandboxd.ClassGone, "the environment ended: %s", end.Cause).
+			WithHint("the files are kept; start the sandbox to begin its next generation")
+		err.Ending = end
+		return nil, err
+	}
+	if _, err := b.start(ctx); err != nil {
+		return nil, err
+	}
+	if env := b.environment(); env != nil {
+		return env, nil
+	}
+	return nil, sandboxd.Errorf(sandboxd.ClassBusy, "the sandbox stopped again before the command started")
+}
+
+// run records a command and starts it.
+func (e *environment) run(ctx context.Context, spec sandboxd.CommandSpec) (sandboxd.Command, bool, error) {
+	h := e.b.h
+	now := time.Now().UTC()
+	rec := sandboxd.CommandRecord{
+		Command: sandboxd.Command{
+			ID: spec.ID, SandboxID: e.b.id, Generation: e.generation, Argv: spec.Argv, Shell: spec.Shell,
+			TTY: spec.TTY != nil, StartedAt: now,
+		},
+		Spec: spec,
+	}
+	if t := spec.Timeout(); t > 0 {
+		rec.Deadline = now.Add(t)
+	}
+	rec, created, err := h.store.CreateCommand(ctx, rec)
+	if err != nil {
+		return sandboxd.Command{}, false, err
+	}
+	if !created {
+		return h.sameCommand(e.b, rec, spec)
+	}
+	fpCommandRecorded.Hit()
+	j, err := journal.Create(h.commandDir(e.b.id, spec.ID), journal.Options{Limit: spec.OutputLimit})
+	if err != nil {
+		e.failRecord(ctx, rec, err)
+		return sandboxd.Command{}, false, err
+	}
+	fpCommandJournal.Hit()
+	c := newCommand(e, rec, j)
+	e.add(c)
+	link, err := c.begin(ctx)
+	if err != nil {
+		var start *guest.StartError
+		if !errors.As(err, &start) {
+			c.finish(sandboxd.Ending{Cause: sandboxd.CauseStartFailed, Message: publicText(err), At: time.Now().UTC()})
+			return sandboxd.Command{}, false, err
+		}
+		code := start.Exit.Code
+		c.finish(sandboxd.Ending{Cause: sandboxd.CauseStartFailed, ExitCode: &code, Message: start.Exit.Error, At: time.Now().UTC()})
+		return c.result, true, nil
+	}
+	fpCommandStarted.Hit()
+	c.arm(rec.Deadline)
+	if len(spec.Stdin) > 0 {
+		// Bound to the environment: a command that does not read its input keeps
+		// only this goroutine.
+		h.spawn(func() {
+			if err := link.Stdin(e.ctx, c.id, spec.Stdin, !spec.StdinOpen); err != nil && !c.isDone() {
+				h.log.Debug("stdin not delivered", "sandbox", e.b.id, "command", c.id, "err", err)
+			}
+		})
+	}
+	return rec.Command, true, nil
+}
+
+// begin makes the command's cgroup and has the init start it.
+func (c *command) begin(ctx context.Context) (*guest.Link, error) {
+	link, err := c.env.connected(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var files []*os.File
+	if groups, ok := c.env.b.driver.(sandboxd.CommandGroups); ok {
+		files, err = groups.CreateGroup(ctx, c.env.b.id, c.id, c.spec.Limits)
+		if err != nil {
+			return nil, err
+		}
+		c.group = true
+	}
+	argv := c.spec.Argv
+	if c.spec.Shell != "" {
+		argv = []string{"/bin/sh", "-c", c.spec.Shell}
+	}
+	start := wire.Start{
+		ID: c.id, Argv: argv, Env: c.env.environ(c.spec), Cwd: inWorkDir(c.spec.Cwd),
+		Stdin: len(c.spec.Stdin) > 0 || c.spec.StdinOpen, Wait: string(c.spec.Wait), Groups: len(files),
+	}
+	if t := c.spec.TTY; t != nil {
+		start.TTY, start.Cols, start.Rows = true, t.Cols, t.Rows
+	}
+	err = link.Start(ctx, start, files)
+	for _, f := range files {
+		f.Close()
+	}
+	return link, err
+}
+
+func inWorkDir(cwd string) string {
+	if path.IsAbs(cwd) {
+		return path.Clean(cwd)
+	}
+	return path.Join(sandboxd.WorkDir, cwd)
+}
+
+// failRecord ends a command that got no journal.
+func (e *environment) failRecord(ctx context.Context, rec sandboxd.CommandRecord, cause error) {
+	ending := sandboxd.Ending{Cause: sandboxd.CauseStartFailed, Message: publicText(cause), At: time.Now().UTC()}
+	if sandboxd.ClassOf(cause) == sandboxd.ClassNoSpace {
+		ending.Cause = sandboxd.CauseDisk
+	}
+	if _, err := e.b.h.store.EndCommand(ctx, e.b.id, rec.ID, 0, ending); err != nil {
+		e.b.h.log.Error("ending not recorded", "sandbox", e.b.id, "command", rec.ID, "err", err)
+	}
+}
+
+func (h *Host) commandDir(id, command string) string {
+	return filepath.Join(h.journalDir(id), command)
+}
+
+// arm starts the clocks that may end the command.
+func (c *command) arm(deadline time.Time) {
+	silence := c.spec.NoOutputTimeoutS.Duration()
+	orphan := c.spec.OrphanAfterS.Duration()
+	if c.spec.Background {
+		orphan = 0
+	}
+	if deadline.IsZero() && silence == 0 && orphan == 0 {
+		return
+	}
+	c.env.b.h.spawn(func() { c.watchClocks(deadline, silence, orphan) })
+}
+
+func (c *command) watchClocks(deadline time.Time, silence, orphan time.Duration) {
+	var total <-chan time.Time
+	if !deadline.IsZero() {
+		t := time.NewTimer(time.Until(deadline))
+		defer t.Stop()
+		total = t.C
+	}
+	quiet, unseen := newIdle(silence), newIdle(orphan)
+	defer quiet.stop()
+	defer unseen.stop()
+	for {
+		select {
+		case <-c.done:
+			return
+		case <-c.env.ctx.Done():
+			return
+		case <-total:
+			c.end(sandboxd.CauseTimeout, killGrace)
+			return
+		case <-quiet.fired():
+			if quiet.over(c.lastOutput.Load()) {
+				c.end(sandboxd.CauseNoOutput, killGrace)
+				return
+			}
+		case <-unseen.fired():
+			if c.followers.Load() > 0 {
+				unseen.again(orphan)
+			} else if unseen.over(c.left.Load()) {
+				c.end(sandboxd.CauseOrphaned, killGrace)
+				return
+			}
+		}
+	}
+}
+
+// idle is a timer that is pushed back by looking, when it fires, at when the last
+// activity was: activity itself costs one atomic store.
+type idle struct {
+	limit time.Duration
+	timer *time.Timer
+}
+
+func newIdle(limit time.Duration) *idle {
+	i := &idle{limit: limit}
+	if limit > 0 {
+		i.timer = time.NewTimer(limit)
+	}
+	return i
+}
+
+func (i *idle) fired() <-chan time.Time {
+	if i.timer == nil {
+		return nil
+	}
+	return i.timer.C
+}
+
+func (i *idle) again(d time.Duration) { i.timer.Reset(d) }
+
+func (i *idle) over(lastNano int64) bool {
+	left := i.limit - time.Since(time.Unix(0, lastNano))
+	if left <= 0 {
+		return true
+	}
+	i.again(left)
+	return false
+}
+
+func (i *idle) stop() {
+	if i.timer != nil {
+		i.timer.Stop()
+	}
+}
+
+// output appends to the journal; only what is there is acknowledged.
+func (c *command) output(stream sandboxd.Stream, offset int64, data []byte) error {
+	c.lastOutput.Store(time.Now().UnixNano())
+	err := c.journal.Append(stream, offset, data)
+	if err == nil {
+		return nil
+	}
+	cause := sandboxd.CauseUnknown
+	if sandboxd.ClassOf(err) == sandboxd.ClassNoSpace {
+		cause = sandboxd.CauseDisk
+	}
+	c.env.b.h.log.Error("output not kept", "sandbox", c.env.b.id, "command", c.id, "err", err)
+	// Its own goroutine: this one is the command's only reader, and the ending
+	// must not wait for output that has no place to go.
+	c.env.b.h.spawn(func() {
+		c.end(cause, 0)
+		c.finish(sandboxd.Ending{Cause: cause, Message: "its output could not be kept", At: time.Now().UTC()})
+	})
+	return err
+}
+
+// intend notes what the command is being ended for. The first decision stands.
+func (c *command) intend(cause sandboxd.Cause) {
+	c.mu.Lock()
+	if c.cause == "" {
+		c.cause = cause
+	}
+	c.mu.Unlock()
+}
+
+func (c *command) intended() sandboxd.Cause {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.cause
+}
+
+// end ends the whole tree for a cause: SIGTERM to the leader's group, after the
+// grace SIGKILL to every process of the command.
+func (c *command) end(cause sandboxd.Cause, grace time.Duration) {
+	c.intend(cause)
+	ctx, cancel := context.WithTimeout(c.env.ctx, grace+5*time.Second)
+	defer cancel()
+	link, err := c.env.connected(ctx)
+	if err == nil && grace > 0 {
+		if err := link.Signal(ctx, c.id, int(syscall.SIGTERM)); err == nil {
+			t := time.NewTimer(grace)
+			select {
+			case <-c.done:
+			case <-t.C:
+			case <-ctx.Done():
+			}
+			t.Stop()
+		}
+	}
+	if c.group {
+		c.killGroup(ctx)
+	} else if link != nil && !c.isDone() {
+		if err := link.Signal(ctx, c.id, int(syscall.SIGKILL)); err != nil {
+			c.env.b.h.log.Warn("command not killed", "sandbox", c.env.b.id, "command", c.id, "err", err)
+		}
+	}
+	select {
+	case <-c.done:
+	case <-ctx.Done():
+		if c.env.ctx.Err() == nil {
+			c.finish(sandboxd.Ending{Cause: cause, Message: "it was killed and its init did not report the end", At: time.Now().UTC()})
+		}
+	}
+}
+
+// killGroup ends every process in the command's cgroup.
+func (c *command) killGroup(ctx context.Context) {
+	err := c.env.b.driver.(sandboxd.CommandGroups).KillGroup(ctx, c.env.b.id, c.id)
+	if err != nil && c.env.ctx.Err() == nil && sandboxd.ClassOf(err) != sandboxd.ClassNotFound {
+		c.env.b.h.log.Error("command not killed", "sandbox", c.env.b.id, "command", c.id, "err", err)
+	}
+}
+
+func (c *command) isDone() bool {
+	select {
+	case <-c.done:
+		return true
+	default:
+		return false
+	}
+}

@@ -1,0 +1,190 @@
+package host
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"sandboxd"
+	"sandboxd/internal/guest/wire"
+)
+
+// ended hears from the init how the leader ended, after all its output.
+func (c *command) ended(exit wire.Exit) {
+	if c.isDone() {
+		return
+	}
+	if c.group && c.intended() != "" {
+		// The leader obeyed before the grace was over; the rest of the tree goes
+		// now, so that the ending says what is true when it is read.
+		c.killGroup(c.env.ctx)
+	}
+	c.finish(c.explain(exit))
+}
+
+// lose ends a command whose environment ended without reporting it.
+func (c *command) lose(env sandboxd.Ending) {
+	e := sandboxd.Ending{Cause: sandboxd.CauseEnvironment, Message: "its environment ended: " + string(env.Cause), At: time.Now().UTC()}
+	if cause := c.intended(); cause != "" && cause != sandboxd.CauseEnvironment {
+		e.Cause, e.Message = cause, ""
+	}
+	if e.Cause == sandboxd.CauseStopped {
+		code := 128 + int(unix.SIGKILL)
+		e.ExitCode, e.Signal = &code, "SIGKILL"
+	}
+	e.Remedy = remedyOf(e.Cause)
+	c.finish(e)
+}
+
+// finish stores the ending: in the journal first, which is what followers read,
+// then in the store, which is what a later host asks. The first ending stands.
+func (c *command) finish(ending sandboxd.Ending) {
+	c.once.Do(func() {
+		h, id := c.env.b.h, c.env.b.id
+		ending.WallS = sandboxd.InSeconds(time.Since(c.started))
+		ending.Truncated = c.journal.Dropped()
+		if err := c.journal.Finish(ending); err != nil {
+			h.log.Error("ending not in the journal", "sandbox", id, "command", c.id, "err", err)
+		}
+		fpCommandFinished.Hit()
+		// A caller's context must not decide whether an ending is kept.
+		rec, err := h.store.EndCommand(context.WithoutCancel(h.ctx), id, c.id, c.journal.Next(), ending)
+		if err != nil {
+			h.log.Error("ending not recorded", "sandbox", id, "command", c.id, "err", err)
+			rec.Command = c.result
+			rec.Ending, rec.Offset = &ending, c.journal.Next()
+		}
+		fpCommandEnded.Hit()
+		c.result = rec.Command
+		c.env.remove(c.id)
+		close(c.done)
+		if c.group {
+			groups := c.env.b.driver.(sandboxd.CommandGroups)
+			err := groups.RemoveGroup(context.WithoutCancel(h.ctx), id, c.id)
+			// Busy: it left processes behind; the group goes with the environment.
+			if err != nil && sandboxd.ClassOf(err) != sandboxd.ClassBusy && sandboxd.ClassOf(err) != sandboxd.ClassNotFound {
+				h.log.Warn("command group not removed", "sandbox", id, "command", c.id, "err", err)
+			}
+		}
+	})
+}
+
+// explain says why a command ended, from what the init saw of the leader, what
+// this host decided, and what the kernel counted. It never guesses.
+func (c *command) explain(exit wire.Exit) sandboxd.Ending {
+	e := sandboxd.Ending{CPUS: sandboxd.Seconds(float64(exit.CPUMicros) / 1e6), PeakBytes: exit.MaxRSS, PeakSource: "rusage", At: time.Now().UTC()}
+	code := exit.Code
+	if exit.Signal != 0 {
+		code = 128 + exit.Signal
+		e.Signal = unix.SignalName(unix.Signal(exit.Signal))
+	}
+	e.ExitCode = &code
+	use, counted := c.usage()
+	if counted {
+		e.CPUS, e.PeakBytes, e.PeakSource, e.LeftBehind = sandboxd.InSeconds(use.CPU), use.PeakBytes, "cgroup", use.Processes
+	}
+	killed := exit.Signal == int(unix.SIGKILL) || code == 128+int(unix.SIGKILL)
+	aborted := exit.Signal == int(unix.SIGABRT) || code == 128+int(unix.SIGABRT)
+	switch intended := c.intended(); {
+	case exit.Error != "":
+		e.Cause, e.Message = sandboxd.CauseStartFailed, exit.Error
+	case intended == sandboxd.CauseTimeout, intended == sandboxd.CauseNoOutput:
+		code = 124
+		e.Cause = intended
+		limit := c.spec.Timeout()
+		if intended == sandboxd.CauseNoOutput {
+			limit = c.spec.NoOutputTimeoutS.Duration()
+		}
+		e.Limit = fmt.Sprintf("%g s", limit.Seconds())
+	case intended != "":
+		e.Cause = intended
+	case counted && killed && use.OOMKills > 0:
+		e.Cause = sandboxd.CauseMemory
+		e.Limit = fmt.Sprintf("%d bytes of memory", use.MemoryLimit)
+		if use.OOMInSandbox {
+			e.Limit += ", of the whole sandbox"
+		}
+	case aborted && c.saidLast("JavaScript heap out of memory"):
+		e.Cause = sandboxd.CauseMemory
+		e.Limit = "the JavaScript heap"
+		e.Remedy = "raise the heap: NODE_OPTIONS=--max-old-space-size=<MiB>, below the sandbox's memory limit"
+	case exit.Signal != 0:
+		e.Cause = sandboxd.CauseSignal
+	case counted && use.PIDsRefused > 0 && code != 0:
+		e.Cause = sandboxd.CausePIDs
+		e.Limit = fmt.Sprintf("%d processes and threads", use.PIDsLimit)
+	default:
+		e.Cause = sandboxd.CauseExit
+	}
+	if e.Remedy == "" {
+		e.Remedy = remedyOf(e.Cause)
+	}
+	return e
+}
+
+func (c *command) usage() (sandboxd.GroupUsage, bool) {
+	groups, ok := c.env.b.driver.(sandboxd.CommandGroups)
+	if !ok || !c.group {
+		return sandboxd.GroupUsage{}, false
+	}
+	use, err := groups.GroupUsage(c.env.ctx, c.env.b.id, c.id)
+	if err != nil {
+		c.env.b.h.log.Warn("counters not read", "sandbox", c.env.b.id, "command", c.id, "err", err)
+		return use, false
+	}
+	return use, true
+}
+
+// saidLast looks for text in the last 16 KiB of output.
+func (c *command) saidLast(text string) bool {
+	stream, err := c.journal.Follow(sandboxd.FollowOptions{Offset: max(0, c.journal.Next()-16<<10)})
+	if err != nil {
+		return false
+	}
+	defer stream.Close()
+	var tail []byte
+	for {
+		f, err := stream.Next(c.env.ctx)
+		if err != nil {
+			if !errors.Is(err, io.EOF) {
+				return false
+			}
+			return bytes.Contains(tail, []byte(text))
+		}
+		tail = append(tail, f.Data...)
+	}
+}
+
+func remedyOf(cause sandboxd.Cause) string {
+	switch cause {
+	case sandboxd.CauseTimeout:
+		return "raise timeout_s, or run it in the background and follow its output"
+	case sandboxd.CauseNoOutput:
+		return "raise no_output_timeout_s, or let the program report progress; a prompt that waits for input looks the same"
+	case sandboxd.CauseMemory:
+		return "raise limits.memory_bytes of the sandbox or the command, or use less memory"
+	case sandboxd.CausePIDs:
+		return "raise limits.pids, or start fewer processes at once"
+	case sandboxd.CauseDisk:
+		return "free space on the host's disk, or remove files of the workspace"
+	case sandboxd.CauseOrphaned:
+		return "run it in the background to keep it without a follower"
+	case sandboxd.CauseEnvironment, sandboxd.CauseHostRestart:
+		return "start the sandbox again; its files are kept"
+	}
+	return ""
+}
+
+// publicText is what of an error may be shown to a caller.
+func publicText(err error) string {
+	var e *sandboxd.Error
+	if errors.As(err, &e) {
+		return e.Public()
+	}
+	return "internal error"
+}

@@ -1,0 +1,230 @@
+package host
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"syscall"
+	"time"
+
+	"sandboxd"
+	"sandboxd/internal/guest"
+	"sandboxd/internal/guest/wire"
+)
+
+// environment is one generation of a box: the link to its init and the commands
+// that run there. It hears the init's output and endings.
+type environment struct {
+	b          *box
+	generation int64
+	nonce      string
+	vars       map[string]string
+
+	ctx    context.Context // ends with detach
+	detach context.CancelFunc
+
+	mu       sync.Mutex
+	link     *guest.Link
+	up       chan struct{} // closed while link works; replaced when it breaks
+	commands map[string]*command
+}
+
+var _ guest.Handler = (*environment)(nil)
+
+func newEnvironment(b *box, rec sandboxd.SandboxRecord) *environment {
+	env := &environment{
+		b: b, generation: rec.Generation, nonce: rec.Nonce, vars: rec.Env,
+		up: make(chan struct{}), commands: map[string]*command{},
+	}
+	env.ctx, env.detach = context.WithCancel(b.h.ctx)
+	return env
+}
+
+// attachTimeout bounds one attempt to reach an init. A healthy one answers in a
+// millisecond; ten seconds are for a machine that swaps.
+const attachTimeout = 10 * time.Second
+
+// attach connects to the init and settles what it says of its commands with what
+// is known here.
+func (e *environment) attach(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, attachTimeout)
+	defer cancel()
+	conn, err := e.b.driver.Connect(ctx, e.b.id)
+	if err != nil {
+		return err
+	}
+	link, err := guest.Attach(ctx, conn, guest.Options{Nonce: e.nonce, Handler: e, Have: e.have})
+	if err != nil {
+		conn.Close()
+		return err
+	}
+	inside := map[string]bool{}
+	for _, state := range link.Commands() {
+		inside[state.ID] = true
+		if e.command(state.ID) == nil {
+			// A command whose ending is stored, or whose record never was: nobody
+			// waits for it.
+			if !state.Ended {
+				if err := link.Signal(ctx, state.ID, int(syscall.SIGKILL)); err != nil {
+					e.b.h.log.Warn("unknown command not ended", "sandbox", e.b.id, "command", state.ID, "err", err)
+				}
+			}
+			link.Forget(state.ID)
+		}
+	}
+	e.mu.Lock()
+	e.link = link
+	up := e.up
+	e.mu.Unlock()
+	close(up)
+	for _, c := range e.commandList() {
+		// Known here and not inside: the former host died between the record and
+		// the start. A command being started by this host is not settled by this.
+		if !inside[c.id] && c.adopted {
+			c.finish(sandboxd.Ending{Cause: sandboxd.CauseStartFailed, Message: "the host ended before it started the command; it never ran", At: time.Now().UTC()})
+		}
+	}
+	return nil
+}
+
+// keepAttached re-attaches a broken link until the environment is let go of. That
+// the environment is gone is the driver's to say.
+func (e *environment) keepAttached() {
+	pause := 10 * time.Millisecond
+	for {
+		e.mu.Lock()
+		link := e.link
+		e.mu.Unlock()
+		if link != nil {
+			select {
+			case <-e.ctx.Done():
+				link.Close()
+				return
+			case <-link.Done():
+				e.b.h.log.Warn("link to init broke", "sandbox", e.b.id, "err", link.Err())
+				pause = 10 * time.Millisecond
+			}
+			e.mu.Lock()
+			e.link = nil
+			e.up = make(chan struct{})
+			e.mu.Unlock()
+		}
+		if err := e.attach(e.ctx); err != nil {
+			if st, serr := e.b.driver.Inspect(e.ctx, e.b.id); serr == nil && !st.Running {
+				ending := sandboxd.Ending{Cause: sandboxd.CauseUnknown, At: time.Now().UTC()}
+				if st.Ending != nil {
+					ending = *st.Ending
+				}
+				e.b.h.spawn(func() { e.b.h.environmentEnded(e.b.id, e.generation, ending) })
+				<-e.ctx.Done()
+				return
+			}
+			select {
+			case <-e.ctx.Done():
+				return
+			case <-time.After(pause):
+			}
+			pause = min(2*pause, time.Second)
+		}
+	}
+}
+
+// connected answers the link, waiting for one that is being re-attached.
+func (e *environment) connected(ctx context.Context) (*guest.Link, error) {
+	for {
+		e.mu.Lock()
+		link, up := e.link, e.up
+		e.mu.Unlock()
+		if link != nil {
+			return link, nil
+		}
+		select {
+		case <-up:
+		case <-ctx.Done():
+			return nil, sandboxd.Wrap(sandboxd.ClassUnavailable, ctx.Err(), "the sandbox does not answer")
+		case <-e.ctx.Done():
+			return nil, sandboxd.Errorf(sandboxd.ClassGone, "the environment has ended")
+		}
+	}
+}
+
+func (e *environment) command(id string) *command {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.commands[id]
+}
+
+func (e *environment) commandList() []*command {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	list := make([]*command, 0, len(e.commands))
+	for _, c := range e.commands {
+		list = append(list, c)
+	}
+	return list
+}
+
+func (e *environment) add(c *command) {
+	e.mu.Lock()
+	e.commands[c.id] = c
+	e.mu.Unlock()
+}
+
+func (e *environment) remove(id string) {
+	e.mu.Lock()
+	delete(e.commands, id)
+	e.mu.Unlock()
+}
+
+// have tells the init how much output of a command is on disk.
+func (e *environment) have(id string) (int64, bool) {
+	c := e.command(id)
+	if c == nil {
+		return 0, false
+	}
+	return c.journal.Next(), true
+}
+
+// Output implements guest.Handler.
+func (e *environment) Output(id string, stream sandboxd.Stream, offset int64, data []byte) error {
+	c := e.command(id)
+	if c == nil {
+		return nil // ended here already; what it still says is not kept
+	}
+	return c.output(stream, offset, data)
+}
+
+// Ended implements guest.Handler.
+func (e *environment) Ended(id string, offset int64, exit wire.Exit) {
+	if c := e.command(id); c != nil {
+		c.ended(exit)
+	}
+	e.mu.Lock()
+	link := e.link
+	e.mu.Unlock()
+	if link != nil {
+		link.Forget(id)
+	}
+}
+
+// environ is the whole environment of a command: nothing is added inside.
+func (e *environment) environ(spec sandboxd.CommandSpec) []string {
+	all := map[string]string{
+		"PATH": sandboxd.HomeDir + "/.local/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+		"HOME": sandboxd.HomeDir, "USER": "sandbox", "LOGNAME": "sandbox", "SHELL": "/bin/sh", "LANG": "C.UTF-8",
+	}
+	if spec.TTY != nil {
+		all["TERM"] = "xterm-256color"
+	}
+	for _, m := range []map[string]string{e.vars, spec.Env} {
+		for k, v := range m {
+			all[k] = v
+		}
+	}
+	list := make([]string, 0, len(all))
+	for k, v := range all {
+		list = append(list, k+"="+v)
+	}
+	slices.Sort(list)
+	return list
+}

@@ -1,0 +1,297 @@
+// Package host is the embedded implementation of sandboxd.Host: admission,
+// lifecycle, commands, files and journals of one machine, over drivers that only
+// make environments. It decides nothing about tenants or callers and speaks no
+// HTTP.
+//
+// One box stands for one id and serialises its lifecycle; one environment stands
+// for one generation of it and owns the link to the init and the commands that
+// run there. Every intent is in the store before a driver is asked, and confirmed
+// after, so that reconcile can tell at start what was half done.
+package host
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"sandboxd"
+	"sandboxd/internal/workspace"
+)
+
+// Config is what a host is made of. DataDir, Store and Drivers are required.
+type Config struct {
+	DataDir string
+	Store   sandboxd.HostStore
+	// Drivers that work here; the first one is the default.
+	Drivers []sandboxd.Driver
+	// UIDs are given to workspaces, one each.
+	UIDs sandboxd.UIDPool
+	// MaxSandboxes bounds the sandboxes that have an environment. 0 means 20.
+	MaxSandboxes int
+	// OrphanGrace is how long an environment that no record explains is left alone
+	// after start. 0 means 30 s.
+	OrphanGrace time.Duration
+	Log         *slog.Logger
+}
+
+// DefaultMaxSandboxes is the ceiling of a host that is not told another.
+const DefaultMaxSandboxes = 20
+
+// Host implements sandboxd.Host. Methods are safe for concurrent use.
+type Host struct {
+	cfg     Config
+	store   sandboxd.HostStore
+	root    *workspace.Root
+	drivers map[string]sandboxd.Driver
+	log     *slog.Logger
+
+	ctx    context.Context // ends with Close; work already begun runs on it
+	cancel context.CancelFunc
+	work   sync.WaitGroup
+
+	mu     sync.Mutex
+	boxes  map[string]*box
+	places map[string]bool // ids that hold or are about to hold an environment
+}
+
+var _ sandboxd.Host = (*Host)(nil)
+
+// New opens the host and reconciles: what a former process left running is
+// adopted, what it left half-made is finished or cleaned up. It returns when
+// every sandbox has its true state.
+func New(ctx context.Context, cfg Config) (*Host, error) {
+	if len(cfg.Drivers) == 0 {
+		return nil, sandboxd.Errorf(sandboxd.ClassUnavailable, "no driver works here")
+	}
+	if cfg.MaxSandboxes == 0 {
+		cfg.MaxSandboxes = DefaultMaxSandboxes
+	}
+	if cfg.OrphanGrace == 0 {
+		cfg.OrphanGrace = 30 * time.Second
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	root, err := workspace.OpenRoot(filepath.Join(cfg.DataDir, "workspaces"))
+	if err != nil {
+		return nil, fmt.Errorf("workspaces: %w", err)
+	}
+	h := &Host{
+		cfg: cfg, store: cfg.Store, root: root, log: cfg.Log,
+		drivers: map[string]sandboxd.Driver{},
+		boxes:   map[string]*box{}, places: map[string]bool{},
+	}
+	h.ctx, h.cancel = context.WithCancel(context.Background())
+	for _, d := range cfg.Drivers {
+		h.drivers[d.Name()] = d
+	}
+	if err := h.reconcile(ctx); err != nil {
+		h.Close()
+		return nil, err
+	}
+	for _, d := range cfg.Drivers {
+		h.spawn(func() { h.watch(d) })
+	}
+	return h, nil
+}
+
+// Close lets go of every sandbox without ending any, and waits for what is under
+// way. The store and the drivers stay open; they are the caller's.
+func (h *Host) Close() error {
+	h.cancel()
+	for _, b := range h.allBoxes() {
+		if env := b.environment(); env != nil {
+			env.detach()
+		}
+	}
+	h.work.Wait()
+	return nil
+}
+
+// StopAll ends every environment; files stay.
+func (h *Host) StopAll(ctx context.Context) error {
+	recs, err := h.store.List(ctx)
+	if err != nil {
+		return err
+	}
+	errs := make([]error, len(recs))
+	var wg sync.WaitGroup
+	for i, rec := range recs {
+		if !rec.State.HasEnvironment() {
+			continue
+		}
+		wg.Go(func() { _, errs[i] = h.Stop(ctx, rec.ID) })
+	}
+	wg.Wait()
+	return errors.Join(errs...)
+}
+
+// spawn runs fn as work that Close waits for.
+func (h *Host) spawn(fn func()) { h.work.Go(fn) }
+
+// watch turns a driver's events into endings, until the driver or the host closes.
+func (h *Host) watch(d sandboxd.Driver) {
+	for {
+		select {
+		case ev, ok := <-d.Events():
+			if !ok {
+				return
+			}
+			h.spawn(func() { h.environmentEnded(ev.ID, ev.Generation, ev.Ending) })
+		case <-h.ctx.Done():
+			return
+		}
+	}
+}
+
+func (h *Host) allBoxes() []*box {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	all := make([]*box, 0, len(h.boxes))
+	for _, b := range h.boxes {
+		all = append(all, b)
+	}
+	return all
+}
+
+// boxOf answers the box of a record, making it on first use.
+func (h *Host) boxOf(rec sandboxd.SandboxRecord) (*box, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if b := h.boxes[rec.ID]; b != nil {
+		return b, nil
+	}
+	d := h.drivers[rec.Driver]
+	if d == nil {
+		return nil, sandboxd.Errorf(sandboxd.ClassUnavailable, "driver %s does not work on this host now", rec.Driver).
+			WithHint("sandboxd doctor says why")
+	}
+	b := newBox(h, rec, d)
+	h.boxes[rec.ID] = b
+	return b, nil
+}
+
+// lookup finds a living sandbox by id.
+func (h *Host) lookup(ctx context.Context, id string) (sandboxd.SandboxRecord, *box, error) {
+	rec, err := h.record(ctx, id)
+	if err != nil {
+		return rec, nil, err
+	}
+	b, err := h.boxOf(rec)
+	return rec, b, err
+}
+
+// record answers the record of a living sandbox; a deleted one is gone.
+func (h *Host) record(ctx context.Context, id string) (sandboxd.SandboxRecord, error) {
+	if !sandboxd.ValidID(id) {
+		return sandboxd.SandboxRecord{}, sandboxd.Errorf(sandboxd.ClassNotFound, "no such sandbox")
+	}
+	rec, err := h.store.Get(ctx, id)
+	if err != nil {
+		return rec, err
+	}
+	if rec.State == sandboxd.StateDeleting || rec.State == sandboxd.StateDeleted {
+		return rec, sandboxd.Errorf(sandboxd.ClassGone, "the sandbox was deleted")
+	}
+	return rec, nil
+}
+
+// Get implements sandboxd.Host.
+func (h *Host) Get(ctx context.Context, id string) (sandboxd.Sandbox, error) {
+	rec, err := h.record(ctx, id)
+	return rec.Sandbox, err
+}
+
+// List implements sandboxd.Host.
+func (h *Host) List(ctx context.Context, key string) ([]sandboxd.Sandbox, error) {
+	list := []sandboxd.Sandbox{}
+	if key != "" {
+		rec, err := h.store.ByKey(ctx, key)
+		if sandboxd.ClassOf(err) == sandboxd.ClassNotFound && err != nil {
+			return list, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		return append(list, rec.Sandbox), nil
+	}
+	recs, err := h.store.List(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, rec := range recs {
+		if rec.State != sandboxd.StateDeleting {
+			list = append(list, rec.Sandbox)
+		}
+	}
+	return list, nil
+}
+
+// Files implements sandboxd.Host. It starts nothing.
+func (h *Host) Files(ctx context.Context, id string) (sandboxd.Files, error) {
+	rec, b, err := h.lookup(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	if rec.State == sandboxd.StateLost {
+		return nil, sandboxd.Errorf(sandboxd.ClassUnavailable, "the files of this sandbox are lost")
+	}
+	return b.openFiles()
+}
+
+// Runtimes implements sandboxd.Host: one built-in entry until there is a catalogue.
+func (h *Host) Runtimes(context.Context) ([]sandboxd.Runtime, error) {
+	names := make([]string, 0, len(h.cfg.Drivers))
+	for _, d := range h.cfg.Drivers {
+		names = append(names, d.Name())
+	}
+	return []sandboxd.Runtime{{Name: sandboxd.RuntimeMachine, Drivers: names, Limits: sandboxd.DefaultLimits(), Network: "none"}}, nil
+}
+
+// reserve takes a place for id, or says what holds the places.
+func (h *Host) reserve(ctx context.Context, id string) error {
+	h.mu.Lock()
+	if h.places[id] || len(h.places) < h.cfg.MaxSandboxes {
+		h.places[id] = true
+		h.mu.Unlock()
+		return nil
+	}
+	held := make([]string, 0, len(h.places))
+	for p := range h.places {
+		held = append(held, p)
+	}
+	h.mu.Unlock()
+	for i, p := range held {
+		if rec, err := h.store.Get(ctx, p); err == nil {
+			held[i] = rec.Key
+		}
+	}
+	slices.Sort(held)
+	return sandboxd.Errorf(sandboxd.ClassCapacity, "%d of %d places are taken by: %s", len(held), h.cfg.MaxSandboxes, joinSome(held, 20)).
+		WithHint("stop or delete one of them, or raise --max-sandboxes")
+}
+
+func (h *Host) release(id string) {
+	h.mu.Lock()
+	delete(h.places, id)
+	h.mu.Unlock()
+}
+
+func joinSome(names []string, most int) string {
+	s := ""
+	for i, n := range names {
+		if i == most {
+			return s + fmt.Sprintf(" and %d more", len(names)-most)
+		}
+		if i > 0 {
+			s += ", "
+		}
+		s += n
+	}
+	return s
+}

@@ -1,0 +1,339 @@
+package host
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"maps"
+	"os"
+	"path/filepath"
+	"time"
+
+	"sandboxd"
+	"sandboxd/internal/failpoint"
+	"sandboxd/internal/workspace"
+)
+
+// The places between two durable steps of a sandbox's life.
+var (
+	fpOpenRecorded  = failpoint.New("open.recorded")
+	fpStartIntent   = failpoint.New("start.intent")
+	fpStartMade     = failpoint.New("start.made")
+	fpStartHandle   = failpoint.New("start.handle")
+	fpStopIntent    = failpoint.New("stop.intent")
+	fpStopDone      = failpoint.New("stop.done")
+	fpDeleteIntent  = failpoint.New("delete.intent")
+	fpDeleteStopped = failpoint.New("delete.stopped")
+	fpDeleteTrashed = failpoint.New("delete.trashed")
+)
+
+// Open implements sandboxd.Host.
+func (h *Host) Open(ctx context.Context, req sandboxd.OpenRequest) (sandboxd.Sandbox, bool, error) {
+	if err := h.checkOpen(&req); err != nil {
+		return sandboxd.Sandbox{}, false, err
+	}
+	start := req.Start == nil || *req.Start
+	rec := sandboxd.SandboxRecord{
+		Sandbox: sandboxd.Sandbox{
+			ID: sandboxd.NewID(), Key: req.Key, State: sandboxd.StateCold, Driver: req.Driver, Runtime: req.Runtime,
+			CreatedAt: time.Now().UTC().Truncate(time.Microsecond), Limits: req.Limits, Labels: maps.Clone(req.Labels),
+		},
+		Env: maps.Clone(req.Env),
+	}
+	// A new sandbox takes its place before its record exists, so that a refusal
+	// leaves nothing behind. One that exists takes its place when it starts.
+	_, err := h.store.ByKey(ctx, req.Key)
+	fresh := err != nil
+	if fresh && start {
+		if err := h.reserve(ctx, rec.ID); err != nil {
+			return sandboxd.Sandbox{}, false, err
+		}
+	}
+	stored, created, err := h.store.Create(ctx, rec, h.cfg.UIDs, 0)
+	if err != nil || !created {
+		h.release(rec.ID)
+	}
+	if err != nil {
+		return sandboxd.Sandbox{}, false, err
+	}
+	fpOpenRecorded.Hit()
+	b, err := h.boxOf(stored)
+	if err == nil {
+		// The opener that attached may come before the one that created has made
+		// the directories: both make them, the second finds them made.
+		err = b.makeFiles(stored)
+	}
+	if err == nil && start {
+		stored, err = b.start(ctx)
+	}
+	if err != nil {
+		if created && (b == nil || !b.running()) {
+			h.release(rec.ID)
+		}
+		return stored.Sandbox, created, err
+	}
+	return stored.Sandbox, created, nil
+}
+
+// Start implements sandboxd.Host.
+func (h *Host) Start(ctx context.Context, id string) (sandboxd.Sandbox, error) {
+	_, b, err := h.lookup(ctx, id)
+	if err != nil {
+		return sandboxd.Sandbox{}, err
+	}
+	rec, err := b.start(ctx)
+	return rec.Sandbox, err
+}
+
+// Stop implements sandboxd.Host.
+func (h *Host) Stop(ctx context.Context, id string) (sandboxd.Sandbox, error) {
+	_, b, err := h.lookup(ctx, id)
+	if err != nil {
+		return sandboxd.Sandbox{}, err
+	}
+	rec, err := b.exclusive(ctx, b.stopLocked)
+	return rec.Sandbox, err
+}
+
+// Delete implements sandboxd.Host. The record says deleting and the place is free
+// when it returns; the rest follows, and reconcile ends what a crash interrupts.
+func (h *Host) Delete(ctx context.Context, id string) error {
+	rec, err := h.record(ctx, id)
+	if err != nil {
+		return err
+	}
+	b, err := h.boxOf(rec)
+	if err != nil {
+		return err
+	}
+	if err := h.intendDelete(ctx, id); err != nil {
+		return err
+	}
+	h.release(id)
+	b.abort()
+	h.spawn(func() { h.finishDelete(b) })
+	return nil
+}
+
+func (h *Host) intendDelete(ctx context.Context, id string) error {
+	_, err := h.store.Update(ctx, id, func(r *sandboxd.SandboxRecord) error {
+		if r.State == sandboxd.StateDeleting || r.State == sandboxd.StateDeleted {
+			return sandboxd.Errorf(sandboxd.ClassGone, "the sandbox was deleted")
+		}
+		r.State = sandboxd.StateDeleting
+		return nil
+	})
+	fpDeleteIntent.Hit()
+	return err
+}
+
+// finishDelete does what a delete accepted: environment, journals and files go,
+// in this order, and each step may be repeated.
+func (h *Host) finishDelete(b *box) {
+	err := b.conclude(func(ctx context.Context) (sandboxd.SandboxRecord, error) {
+		deleted := sandboxd.Ending{Cause: sandboxd.CauseStopped, Message: "the sandbox was deleted", At: time.Now().UTC()}
+		if err := b.endEnvironment(ctx, deleted); err != nil {
+			return sandboxd.SandboxRecord{}, err
+		}
+		fpDeleteStopped.Hit()
+		if err := h.root.Trash(b.key, b.id); err != nil {
+			return sandboxd.SandboxRecord{}, err
+		}
+		fpDeleteTrashed.Hit()
+		if err := os.RemoveAll(h.journalDir(b.id)); err != nil {
+			return sandboxd.SandboxRecord{}, err
+		}
+		if err := h.store.DeleteCommands(ctx, b.id); err != nil {
+			return sandboxd.SandboxRecord{}, err
+		}
+		return h.store.Update(ctx, b.id, func(r *sandboxd.SandboxRecord) error {
+			r.State, r.Handle, r.Nonce, r.Env = sandboxd.StateDeleted, nil, "", nil
+			return nil
+		})
+	})
+	if err != nil {
+		// The record stays in deleting; the next start of the host tries again.
+		h.log.Error("delete did not finish", "sandbox", b.id, "err", err)
+		return
+	}
+	h.mu.Lock()
+	delete(h.boxes, b.id)
+	h.mu.Unlock()
+	if err := h.root.EmptyTrash(h.ctx); err != nil && h.ctx.Err() == nil {
+		h.log.Error("trash not emptied", "err", err)
+	}
+}
+
+func (h *Host) journalDir(id string) string { return filepath.Join(h.cfg.DataDir, "journal", id) }
+
+// makeFiles makes the directories of a sandbox; made before is no error.
+func (b *box) makeFiles(rec sandboxd.SandboxRecord) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.h.root.Create(workspace.Meta{
+		ID: rec.ID, Key: rec.Key, UID: rec.UID, CreatedAt: rec.CreatedAt,
+		Runtime: rec.Runtime, Driver: rec.Driver, Limits: rec.Limits, Labels: rec.Labels,
+	})
+}
+
+// start brings the sandbox to running and answers its record.
+func (b *box) start(ctx context.Context) (sandboxd.SandboxRecord, error) {
+	return b.exclusive(ctx, b.startLocked)
+}
+
+func (b *box) startLocked(ctx context.Context) (sandboxd.SandboxRecord, error) {
+	rec, err := b.h.record(ctx, b.id)
+	if err != nil {
+		return rec, err
+	}
+	if b.running() {
+		return rec, nil
+	}
+	switch rec.State {
+	case sandboxd.StateLost:
+		return rec, sandboxd.Errorf(sandboxd.ClassUnavailable, "the files of this sandbox are lost; it is not replaced by an empty one")
+	case sandboxd.StateCold:
+	default:
+		return rec, sandboxd.Errorf(sandboxd.ClassBusy, "the sandbox is %s", rec.State)
+	}
+	if err := b.h.reserve(ctx, b.id); err != nil {
+		return rec, err
+	}
+	nonce := newNonce()
+	rec, err = b.h.store.Update(ctx, b.id, func(r *sandboxd.SandboxRecord) error {
+		r.State = sandboxd.StateStarting
+		r.Generation++
+		r.Nonce = nonce
+		r.Handle = nil
+		return nil
+	})
+	if err != nil {
+		b.h.release(b.id)
+		return rec, err
+	}
+	fpStartIntent.Hit()
+	running, err := b.launch(ctx, rec)
+	if err == nil {
+		return running, nil
+	}
+	b.h.release(b.id)
+	// The work's own context may be what failed: cleaning up must not fail with it.
+	clean := context.WithoutCancel(ctx)
+	if serr := b.driver.Stop(clean, b.id); serr != nil {
+		b.h.log.Error("half-made environment not removed", "sandbox", b.id, "err", serr)
+	}
+	b.h.log.Warn("start failed", "sandbox", b.id, "err", err)
+	cold, uerr := b.h.store.Update(clean, b.id, func(r *sandboxd.SandboxRecord) error {
+		if r.State != sandboxd.StateStarting {
+			return nil // deleted meanwhile
+		}
+		r.State, r.Handle = sandboxd.StateCold, nil
+		r.LastEnding = &sandboxd.Ending{Cause: sandboxd.CauseStartFailed, Message: publicText(err), At: time.Now().UTC()}
+		return nil
+	})
+	if uerr != nil {
+		return rec, uerr
+	}
+	if cold.State == sandboxd.StateDeleting || cold.State == sandboxd.StateDeleted {
+		return cold, sandboxd.Errorf(sandboxd.ClassGone, "the sandbox was deleted while it started")
+	}
+	return cold, err
+}
+
+// launch asks the driver and attaches to the init. Its caller cleans up.
+func (b *box) launch(ctx context.Context, rec sandboxd.SandboxRecord) (sandboxd.SandboxRecord, error) {
+	work, home := b.h.root.Dirs(rec.Key)
+	handle, err := b.driver.Start(ctx, sandboxd.EnvironmentSpec{
+		ID: rec.ID, Generation: rec.Generation, Workspace: work, Home: home, UID: rec.UID,
+		Hostname: "sandbox", Limits: rec.Limits, Nonce: rec.Nonce,
+	})
+	if err != nil {
+		return rec, err
+	}
+	fpStartMade.Hit()
+	rec, err = b.h.store.Update(ctx, b.id, func(r *sandboxd.SandboxRecord) error {
+		r.Handle = handle
+		return nil
+	})
+	if err != nil {
+		return rec, err
+	}
+	fpStartHandle.Hit()
+	env := newEnvironment(b, rec)
+	if err := env.attach(ctx); err != nil {
+		return rec, err
+	}
+	rec, err = b.h.store.Update(ctx, b.id, func(r *sandboxd.SandboxRecord) error {
+		r.State = sandboxd.StateRunning
+		return nil
+	})
+	if err != nil {
+		env.detach()
+		return rec, err
+	}
+	b.setEnvironment(env)
+	b.h.spawn(env.keepAttached)
+	return rec, nil
+}
+
+func (b *box) stopLocked(ctx context.Context) (sandboxd.SandboxRecord, error) {
+	rec, err := b.h.record(ctx, b.id)
+	if err != nil || !rec.State.HasEnvironment() {
+		return rec, err
+	}
+	rec, err = b.h.store.Update(ctx, b.id, func(r *sandboxd.SandboxRecord) error {
+		r.State = sandboxd.StateStopping
+		return nil
+	})
+	if err != nil {
+		return rec, err
+	}
+	fpStopIntent.Hit()
+	return b.toCold(ctx, sandboxd.Ending{Cause: sandboxd.CauseStopped, Message: "stopped on request", At: time.Now().UTC()})
+}
+
+// toCold ends the environment, if there still is one, and records why.
+func (b *box) toCold(ctx context.Context, ending sandboxd.Ending) (sandboxd.SandboxRecord, error) {
+	if err := b.endEnvironment(ctx, ending); err != nil {
+		return sandboxd.SandboxRecord{}, err
+	}
+	fpStopDone.Hit()
+	rec, err := b.h.store.Update(ctx, b.id, func(r *sandboxd.SandboxRecord) error {
+		if !r.State.HasEnvironment() {
+			return nil
+		}
+		r.State, r.Handle, r.Nonce = sandboxd.StateCold, nil, ""
+		r.LastEnding = &ending
+		return nil
+	})
+	b.h.release(b.id)
+	return rec, err
+}
+
+// environmentEnded records the end of an environment that nobody here asked for.
+func (h *Host) environmentEnded(id string, generation int64, ending sandboxd.Ending) {
+	h.mu.Lock()
+	b := h.boxes[id]
+	h.mu.Unlock()
+	if b == nil {
+		return
+	}
+	err := b.conclude(func(ctx context.Context) (sandboxd.SandboxRecord, error) {
+		env := b.environment()
+		if env == nil || env.generation != generation {
+			return sandboxd.SandboxRecord{}, nil // an older one, or ended meanwhile
+		}
+		return b.toCold(ctx, ending)
+	})
+	if err != nil && h.ctx.Err() == nil {
+		h.log.Error("ending not recorded", "sandbox", id, "err", err)
+	}
+}
+
+func newNonce() string {
+	var raw [16]byte
+	if _, err := rand.Read(raw[:]); err != nil {
+		panic("host: the kernel gave no randomness: " + err.Error())
+	}
+	return hex.EncodeToString(raw[:])
+}

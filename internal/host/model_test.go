@@ -1,0 +1,430 @@
+package host
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"sort"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"sandboxd"
+	"sandboxd/internal/driver/fake"
+	"sandboxd/internal/store"
+)
+
+// The model of one key's life: what a sequence of operations must lead to. It
+// knows nothing of how the host works.
+type model struct {
+	exists bool
+	state  sandboxd.State // cold, running or lost
+	gen    int64
+	asked  bool // the last environment ended because a caller asked, or there was none
+	file   string
+}
+
+type opResult struct {
+	sb  sandboxd.Sandbox
+	err error
+	// text is what a read found or a command said.
+	text string
+}
+
+// modelOps are the operations, each as what the model does and what the host is
+// asked. expect answers the classes that op may fail with; "" is success.
+type modelOp struct {
+	name   string
+	apply  func(m model) (model, sandboxd.Class)
+	invoke func(w *modelWorld) opResult
+	solo   bool // changes the world itself; not run at the same time as another
+}
+
+func fails(c sandboxd.Class) func(model) (model, sandboxd.Class) {
+	return func(m model) (model, sandboxd.Class) { return m, c }
+}
+
+func started(m model) (model, sandboxd.Class) {
+	switch m.state {
+	case sandboxd.StateLost:
+		return m, sandboxd.ClassUnavailable
+	case sandboxd.StateCold:
+		m.state, m.gen, m.asked = sandboxd.StateRunning, m.gen+1, true
+	}
+	return m, ""
+}
+
+// present is op for a key that exists; without one it is not found.
+func present(op func(m model) (model, sandboxd.Class)) func(m model) (model, sandboxd.Class) {
+	return func(m model) (model, sandboxd.Class) {
+		if !m.exists {
+			return m, sandboxd.ClassNotFound
+		}
+		return op(m)
+	}
+}
+
+var modelOps = []modelOp{
+	{name: "open", apply: func(m model) (model, sandboxd.Class) {
+		if !m.exists {
+			m = model{exists: true, state: sandboxd.StateCold, asked: true}
+		}
+		return started(m)
+	}, invoke: func(w *modelWorld) opResult {
+		sb, _, err := w.host.Open(w.ctx, sandboxd.OpenRequest{Key: "k"})
+		return opResult{sb: sb, err: err}
+	}},
+	{name: "open-cold", apply: func(m model) (model, sandboxd.Class) {
+		if !m.exists {
+			m = model{exists: true, state: sandboxd.StateCold, asked: true}
+		}
+		return m, ""
+	}, invoke: func(w *modelWorld) opResult {
+		no := false
+		sb, _, err := w.host.Open(w.ctx, sandboxd.OpenRequest{Key: "k", Start: &no})
+		return opResult{sb: sb, err: err}
+	}},
+	{name: "start", apply: present(started), invoke: func(w *modelWorld) opResult {
+		return w.on(func(id string) opResult { sb, err := w.host.Start(w.ctx, id); return opResult{sb: sb, err: err} })
+	}},
+	{name: "stop", apply: present(func(m model) (model, sandboxd.Class) {
+		if m.state == sandboxd.StateRunning {
+			m.state, m.asked = sandboxd.StateCold, true
+		}
+		return m, ""
+	}), invoke: func(w *modelWorld) opResult {
+		return w.on(func(id string) opResult { sb, err := w.host.Stop(w.ctx, id); return opResult{sb: sb, err: err} })
+	}},
+	{name: "delete", apply: present(func(model) (model, sandboxd.Class) { return model{}, "" }), invoke: func(w *modelWorld) opResult {
+		return w.on(func(id string) opResult { return opResult{err: w.host.Delete(w.ctx, id)} })
+	}},
+	{name: "exec", apply: present(func(m model) (model, sandboxd.Class) {
+		if m.state == sandboxd.StateCold && !m.asked {
+			return m, sandboxd.ClassGone
+		}
+		return started(m)
+	}), invoke: func(w *modelWorld) opResult {
+		return w.on(func(id string) opResult {
+			_, _, err := w.host.StartCommand(w.ctx, id, sandboxd.CommandSpec{Argv: []string{"echo", "hello"}})
+			return opResult{err: err}
+		})
+	}},
+	{name: "write", apply: present(func(m model) (model, sandboxd.Class) {
+		if m.state == sandboxd.StateLost {
+			return m, sandboxd.ClassUnavailable
+		}
+		m.file = "written"
+		return m, ""
+	}), invoke: func(w *modelWorld) opResult {
+		return w.on(func(id string) opResult {
+			f, err := w.host.Files(w.ctx, id)
+			if err == nil {
+				_, err = f.Write(w.ctx, "f", strings.NewReader("written"), sandboxd.WriteOptions{Size: -1})
+			}
+			return opResult{err: err}
+		})
+	}},
+	{name: "list", apply: fails(""), invoke: func(w *modelWorld) opResult {
+		_, err := w.host.List(w.ctx, "")
+		return opResult{err: err}
+	}},
+	{name: "kill", solo: true, apply: func(m model) (model, sandboxd.Class) {
+		if m.exists && m.state == sandboxd.StateRunning {
+			m.state, m.asked = sandboxd.StateCold, false
+		}
+		return m, ""
+	}, invoke: func(w *modelWorld) opResult {
+		if sb, ok := w.present(); ok && sb.State == sandboxd.StateRunning {
+			w.world.Kill(sb.ID)
+			w.until("the death is noticed", func() bool {
+				now, err := w.host.Get(w.ctx, sb.ID)
+				return err == nil && now.State == sandboxd.StateCold
+			})
+		}
+		return opResult{}
+	}},
+	{name: "restart", solo: true, apply: fails(""), invoke: func(w *modelWorld) opResult {
+		w.restart()
+		return opResult{}
+	}},
+	{name: "lose-files", solo: true, apply: func(m model) (model, sandboxd.Class) {
+		if m.exists && m.state == sandboxd.StateCold && m.gen > 0 {
+			m.state, m.file = sandboxd.StateLost, ""
+		}
+		return m, ""
+	}, invoke: func(w *modelWorld) opResult {
+		if sb, ok := w.present(); ok && sb.State == sandboxd.StateCold && sb.Generation > 0 {
+			if err := os.RemoveAll(filepath.Join(w.dir, "workspaces", "k")); err != nil {
+				w.t.Fatal(err)
+			}
+			w.restart()
+		}
+		return opResult{}
+	}},
+}
+
+// modelWorld is a host over the fake driver that can be restarted.
+type modelWorld struct {
+	t      *rapid.T
+	ctx    context.Context
+	dir    string
+	store  sandboxd.HostStore
+	world  *fake.World
+	driver sandboxd.Driver
+	host   *Host
+}
+
+func (w *modelWorld) start() {
+	w.driver = fake.New(w.world)
+	h, err := New(w.ctx, Config{DataDir: w.dir, Store: w.store, Drivers: []sandboxd.Driver{w.driver}, UIDs: testUIDs()})
+	if err != nil {
+		w.t.Fatalf("host: %v", err)
+	}
+	w.host = h
+}
+
+func (w *modelWorld) stop() {
+	if err := w.host.Close(); err != nil {
+		w.t.Fatalf("close: %v", err)
+	}
+	if err := w.driver.Close(); err != nil {
+		w.t.Fatalf("driver close: %v", err)
+	}
+}
+
+func (w *modelWorld) restart() { w.stop(); w.start() }
+
+func (w *modelWorld) present() (sandboxd.Sandbox, bool) {
+	list, err := w.host.List(w.ctx, "k")
+	if err != nil {
+		w.t.Fatalf("list: %v", err)
+	}
+	if len(list) == 0 {
+		return sandboxd.Sandbox{}, false
+	}
+	return list[0], true
+}
+
+func (w *modelWorld) on(fn func(id string) opResult) opResult {
+	sb, ok := w.present()
+	if !ok {
+		return opResult{err: sandboxd.Errorf(sandboxd.ClassNotFound, "no such sandbox")}
+	}
+	return fn(sb.ID)
+}
+
+func (w *modelWorld) until(what string, cond func() bool) {
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	deadline := time.After(10 * time.Second)
+	for !cond() {
+		select {
+		case <-tick.C:
+		case <-deadline:
+			w.t.Fatalf("timed out: %s", what)
+		}
+	}
+}
+
+// matches says whether the host shows what m says.
+func (w *modelWorld) matches(m model) bool {
+	sb, ok := w.present()
+	if ok != m.exists {
+		return false
+	}
+	if !ok {
+		return true
+	}
+	if sb.State != m.state || sb.Generation != m.gen {
+		return false
+	}
+	if m.state == sandboxd.StateLost {
+		return true
+	}
+	f, err := w.host.Files(w.ctx, sb.ID)
+	if err != nil {
+		return false
+	}
+	_, err = f.Stat(w.ctx, "f")
+	return (err == nil) == (m.file != "")
+}
+
+func (w *modelWorld) describe() string {
+	sb, ok := w.present()
+	return fmt.Sprintf("present=%v state=%s generation=%d ending=%+v", ok, sb.State, sb.Generation, sb.LastEnding)
+}
+
+func classOf(err error) sandboxd.Class {
+	if err == nil {
+		return ""
+	}
+	return sandboxd.ClassOf(err)
+}
+
+// concurrentClasses are what an operation may answer when another overtakes it.
+var concurrentClasses = []sandboxd.Class{"", sandboxd.ClassNotFound, sandboxd.ClassGone, sandboxd.ClassBusy, sandboxd.ClassConflict, sandboxd.ClassUnavailable}
+
+// reached counts what the sequences touched.
+type reached struct {
+	mu     sync.Mutex
+	states map[sandboxd.State]int
+	ops    map[string]int
+	pairs  map[string]int
+	steps  int
+}
+
+// TestModel runs sequences of at least 20 steps, single operations and concurrent
+// pairs, against the model. Every state, operation and pair is reached.
+func TestModel(t *testing.T) {
+	seen := &reached{states: map[sandboxd.State]int{}, ops: map[string]int{}, pairs: map[string]int{}}
+	sequences := 0
+	base := t.TempDir()
+	rapid.Check(t, func(rt *rapid.T) {
+		sequences++
+		dir := filepath.Join(base, fmt.Sprint(sequences))
+		if err := os.Mkdir(dir, 0o700); err != nil {
+			rt.Fatal(err)
+		}
+		w := &modelWorld{
+			t: rt, ctx: t.Context(), dir: dir, world: fake.NewWorld(fake.Config{}),
+			store: recordingStore{store.NewMemory(), seen},
+		}
+		w.start()
+		defer func() {
+			if err := w.host.StopAll(w.ctx); err != nil {
+				rt.Errorf("stop all: %v", err)
+			}
+			w.stop()
+			os.RemoveAll(dir)
+		}()
+		m := model{}
+		steps := rapid.IntRange(20, 30).Draw(rt, "steps")
+		for range steps {
+			seen.steps++
+			if rapid.IntRange(0, 3).Draw(rt, "kind") == 0 {
+				m = concurrentStep(rt, w, m, seen)
+			} else {
+				m = singleStep(rt, w, m, seen)
+			}
+		}
+	})
+	t.Logf("%d sequences, %d steps, %d states, %d operations, %d pairs", sequences, seen.steps, len(seen.states), len(seen.ops), len(seen.pairs))
+	if t.Failed() || sequences < 50 {
+		return
+	}
+	for _, s := range sandboxd.States() {
+		if seen.states[s] == 0 {
+			t.Errorf("state %s was never reached", s)
+		}
+	}
+	for _, op := range modelOps {
+		if seen.ops[op.name] == 0 {
+			t.Errorf("operation %s was never run", op.name)
+		}
+	}
+	if want := len(concurrentOps()) * (len(concurrentOps()) + 1) / 2; len(seen.pairs) != want {
+		t.Errorf("%d of %d concurrent pairs were run", len(seen.pairs), want)
+	}
+}
+
+func singleStep(rt *rapid.T, w *modelWorld, m model, seen *reached) model {
+	op := rapid.SampledFrom(modelOps).Draw(rt, "op")
+	seen.ops[op.name]++
+	next, want := op.apply(m)
+	got := op.invoke(w)
+	if classOf(got.err) != want {
+		rt.Fatalf("%s on %+v: %v, want class %q", op.name, m, got.err, want)
+	}
+	if !w.matches(next) {
+		rt.Fatalf("%s on %+v: want %+v, host shows %s", op.name, m, next, w.describe())
+	}
+	return next
+}
+
+func concurrentOps() []modelOp {
+	return slices.DeleteFunc(slices.Clone(modelOps), func(op modelOp) bool { return op.solo })
+}
+
+// concurrentStep runs two operations at once; the host must end in what one of
+// the two orders leads to.
+func concurrentStep(rt *rapid.T, w *modelWorld, m model, seen *reached) model {
+	a := rapid.SampledFrom(concurrentOps()).Draw(rt, "a")
+	b := rapid.SampledFrom(concurrentOps()).Draw(rt, "b")
+	pair := []string{a.name, b.name}
+	sort.Strings(pair)
+	seen.pairs[strings.Join(pair, "+")]++
+	var ra, rb opResult
+	var wg sync.WaitGroup
+	wg.Go(func() { ra = a.invoke(w) })
+	wg.Go(func() { rb = b.invoke(w) })
+	wg.Wait()
+	for _, r := range []opResult{ra, rb} {
+		if !slices.Contains(concurrentClasses, classOf(r.err)) {
+			rt.Fatalf("%s and %s at once: class %q: %v", a.name, b.name, classOf(r.err), r.err)
+		}
+	}
+	for _, next := range outcomes(m, a, b, ra, rb) {
+		if w.matches(next) {
+			return next
+		}
+	}
+	rt.Fatalf("%s (%v) and %s (%v) at once on %+v: host shows %s", a.name, ra.err, b.name, rb.err, m, w.describe())
+	return m
+}
+
+// outcomes are the models that a and b in either order lead to. An operation that
+// was overtaken (it answered busy, gone or unavailable) may have done nothing.
+func outcomes(m model, a, b modelOp, ra, rb opResult) []model {
+	var all []model
+	for _, order := range [][2]modelOp{{a, b}, {b, a}} {
+		one, _ := order[0].apply(m)
+		two, _ := order[1].apply(one)
+		all = append(all, two)
+	}
+	if ra.err != nil {
+		one, _ := b.apply(m)
+		all = append(all, one)
+	}
+	if rb.err != nil {
+		one, _ := a.apply(m)
+		all = append(all, one)
+	}
+	return all
+}
+
+// recordingStore notes which states are ever stored.
+type recordingStore struct {
+	sandboxd.HostStore
+	seen *reached
+}
+
+func (s recordingStore) note(state sandboxd.State) {
+	s.seen.mu.Lock()
+	s.seen.states[state]++
+	s.seen.mu.Unlock()
+}
+
+func (s recordingStore) Create(ctx context.Context, rec sandboxd.SandboxRecord, pool sandboxd.UIDPool, most int) (sandboxd.SandboxRecord, bool, error) {
+	rec, created, err := s.HostStore.Create(ctx, rec, pool, most)
+	s.note(rec.State)
+	return rec, created, err
+}
+
+func (s recordingStore) Update(ctx context.Context, id string, fn func(*sandboxd.SandboxRecord) error) (sandboxd.SandboxRecord, error) {
+	rec, err := s.HostStore.Update(ctx, id, fn)
+	s.note(rec.State)
+	return rec, err
+}
+
+// testUIDs is a pool that works for whoever runs the tests.
+func testUIDs() sandboxd.UIDPool {
+	if os.Geteuid() == 0 {
+		return sandboxd.UIDPool{First: 200000, Last: 265535}
+	}
+	return sandboxd.UIDPool{First: uint32(os.Geteuid()), Last: uint32(os.Geteuid())}
+}

@@ -1,0 +1,245 @@
+package host
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"sandboxd"
+	"sandboxd/internal/journal"
+	"sandboxd/internal/workspace"
+)
+
+// adopters bounds how many environments are adopted at once.
+const adopters = 16
+
+// reconcile compares what the store says with what is: it ends in every sandbox
+// having its true state.
+func (h *Host) reconcile(ctx context.Context) error {
+	if err := h.rebuild(ctx); err != nil {
+		return err
+	}
+	recs, err := h.store.List(ctx)
+	if err != nil {
+		return err
+	}
+	var wg sync.WaitGroup
+	slots := make(chan struct{}, adopters)
+	errs := make([]error, len(recs))
+	known := map[string]bool{}
+	for i, rec := range recs {
+		known[rec.ID] = true
+		if rec.State == sandboxd.StateCold && h.root.Exists(rec.Key, rec.ID) {
+			continue // nothing to compare with: the common case costs one look
+		}
+		slots <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-slots }()
+			if err := h.settle(ctx, rec); err != nil {
+				errs[i] = fmt.Errorf("sandbox %s: %w", rec.ID, err)
+			}
+		})
+	}
+	wg.Wait()
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	h.spawn(func() { h.reapOrphans(known) })
+	return nil
+}
+
+// settle brings one record and the world together.
+func (h *Host) settle(ctx context.Context, rec sandboxd.SandboxRecord) error {
+	b, err := h.boxOf(rec)
+	if err != nil {
+		h.log.Warn("sandbox cannot be looked after", "sandbox", rec.ID, "err", err)
+		return nil
+	}
+	switch rec.State {
+	case sandboxd.StateDeleting:
+		h.spawn(func() { h.finishDelete(b) })
+		return nil
+	case sandboxd.StateRunning:
+		return h.adopt(ctx, b, rec)
+	case sandboxd.StateStarting:
+		// It never was announced as running, and no command can be in it.
+		return h.settleCold(ctx, b, sandboxd.Ending{Cause: sandboxd.CauseStartFailed, Message: "the host ended during the start", At: time.Now().UTC()})
+	case sandboxd.StateStopping:
+		return h.settleCold(ctx, b, sandboxd.Ending{Cause: sandboxd.CauseStopped, Message: "stopped on request", At: time.Now().UTC()})
+	case sandboxd.StateCold:
+		return h.settleFiles(ctx, b, rec)
+	}
+	return nil
+}
+
+func (h *Host) adopt(ctx context.Context, b *box, rec sandboxd.SandboxRecord) error {
+	err := b.driver.Adopt(ctx, rec.ID, rec.Handle)
+	if err != nil {
+		ending := sandboxd.Ending{Cause: sandboxd.CauseUnknown, Message: "it ended while no host was looking", At: time.Now().UTC()}
+		var e *sandboxd.Error
+		if errors.As(err, &e) && e.Ending != nil {
+			ending = *e.Ending
+		} else if sandboxd.ClassOf(err) != sandboxd.ClassGone {
+			return err
+		}
+		return h.settleCold(ctx, b, ending)
+	}
+	env := newEnvironment(b, rec)
+	if err := h.loadCommands(ctx, b, env); err != nil {
+		return err
+	}
+	h.mu.Lock()
+	h.places[rec.ID] = true
+	h.mu.Unlock()
+	b.setEnvironment(env)
+	if err := env.attach(ctx); err != nil {
+		// keepAttached goes on trying; what is running is not ended for a slow init.
+		h.log.Warn("adopted but not attached yet", "sandbox", rec.ID, "err", err)
+	}
+	h.spawn(env.keepAttached)
+	for _, c := range env.commandList() {
+		var deadline time.Time
+		if t := c.spec.Timeout(); t > 0 {
+			deadline = c.started.Add(t)
+		}
+		c.arm(deadline)
+	}
+	h.log.Info("adopted", "sandbox", rec.ID, "key", rec.Key, "generation", rec.Generation, "commands", len(env.commandList()))
+	return nil
+}
+
+// loadCommands opens the journals of the commands that ran when the former host
+// ended.
+func (h *Host) loadCommands(ctx context.Context, b *box, env *environment) error {
+	recs, err := h.store.ListCommands(ctx, b.id)
+	if err != nil {
+		return err
+	}
+	_, grouped := b.driver.(sandboxd.CommandGroups)
+	for _, rec := range recs {
+		if rec.Ending != nil {
+			continue
+		}
+		j, err := h.openOrCreateJournal(b, rec)
+		if err != nil {
+			return err
+		}
+		c := newCommand(env, rec, j)
+		c.adopted, c.group = true, grouped
+		switch ending := j.Ending(); {
+		case ending != nil:
+			// The journal was finished and the store was not told.
+			c.finish(*ending)
+		case rec.Generation != env.generation:
+			c.lose(sandboxd.Ending{Cause: sandboxd.CauseUnknown})
+		default:
+			env.add(c)
+		}
+	}
+	return nil
+}
+
+func (h *Host) openOrCreateJournal(b *box, rec sandboxd.CommandRecord) (*journal.Journal, error) {
+	dir, opts := h.commandDir(b.id, rec.ID), journal.Options{Limit: rec.Spec.OutputLimit}
+	j, err := journal.Open(dir, opts)
+	if err != nil && sandboxd.ClassOf(err) == sandboxd.ClassNotFound {
+		// The host ended between the record and the journal.
+		return journal.Create(dir, opts)
+	}
+	return j, err
+}
+
+// settleCold removes what is left of an environment and records its ending.
+func (h *Host) settleCold(ctx context.Context, b *box, ending sandboxd.Ending) error {
+	rec, err := b.toCold(ctx, ending)
+	if err != nil {
+		return err
+	}
+	env := newEnvironment(b, rec)
+	defer env.detach()
+	// No command can run now: each that has no ending gets this one.
+	env.generation = -1
+	if err := h.loadCommands(ctx, b, env); err != nil {
+		return err
+	}
+	return h.settleFiles(ctx, b, rec)
+}
+
+// settleFiles looks whether the files of a cold sandbox are there. A record whose
+// host died before it made the directories never had any.
+func (h *Host) settleFiles(ctx context.Context, b *box, rec sandboxd.SandboxRecord) error {
+	if h.root.Exists(rec.Key, rec.ID) {
+		return nil
+	}
+	if rec.Generation == 0 {
+		return b.makeFiles(rec)
+	}
+	h.log.Error("files are missing", "sandbox", rec.ID, "key", rec.Key)
+	_, err := h.store.Update(ctx, rec.ID, func(r *sandboxd.SandboxRecord) error {
+		r.State = sandboxd.StateLost
+		return nil
+	})
+	return err
+}
+
+// rebuild adds records for workspaces that the store does not know, so that a
+// lost or older host.db loses no files.
+func (h *Host) rebuild(ctx context.Context) error {
+	metas, err := h.root.Metas()
+	if err != nil {
+		return err
+	}
+	for _, m := range metas {
+		if _, err := h.store.Get(ctx, m.ID); err == nil {
+			continue
+		}
+		_, created, err := h.store.Create(ctx, recordOf(m), sandboxd.UIDPool{First: m.UID, Last: m.UID}, 0)
+		if err != nil {
+			return fmt.Errorf("workspace %s: %w", m.Key, err)
+		}
+		if created {
+			h.log.Warn("record rebuilt from the workspace", "sandbox", m.ID, "key", m.Key)
+		}
+	}
+	return nil
+}
+
+func recordOf(m workspace.Meta) sandboxd.SandboxRecord {
+	return sandboxd.SandboxRecord{Sandbox: sandboxd.Sandbox{
+		ID: m.ID, Key: m.Key, State: sandboxd.StateCold, Driver: m.Driver, Runtime: m.Runtime,
+		CreatedAt: m.CreatedAt, Limits: m.Limits, Labels: m.Labels,
+	}}
+}
+
+// reapOrphans ends environments that no record explains. The grace is for an
+// operator who started a second server on a copy of the store and notices.
+func (h *Host) reapOrphans(known map[string]bool) {
+	t := time.NewTimer(h.cfg.OrphanGrace)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-h.ctx.Done():
+		return
+	}
+	for name, d := range h.drivers {
+		ids, err := d.List(h.ctx)
+		if err != nil {
+			h.log.Error("environments not listed", "driver", name, "err", err)
+			continue
+		}
+		for _, id := range ids {
+			h.mu.Lock()
+			_, ours := h.boxes[id]
+			h.mu.Unlock()
+			if ours || known[id] {
+				continue
+			}
+			h.log.Warn("orphan environment ended", "driver", name, "sandbox", id)
+			if err := d.Stop(h.ctx, id); err != nil {
+				h.log.Error("orphan not ended", "driver", name, "sandbox", id, "err", err)
+			}
+		}
+	}
+}

@@ -1,0 +1,187 @@
+package host
+
+import (
+	"strings"
+
+	"sandboxd"
+)
+
+// The bounds of what one request may ask.
+const (
+	maxEnv      = 1000
+	maxEnvBytes = 128 << 10 // of one variable: the kernel's own bound
+	maxArgs     = 10000
+	maxLabels   = 64
+	maxMemory   = 1 << 44
+)
+
+// checkOpen validates a request and fills in the defaults.
+func (h *Host) checkOpen(req *sandboxd.OpenRequest) error {
+	if req.Key == "" {
+		req.Key = sandboxd.NewID()
+	}
+	if !sandboxd.ValidKey(req.Key) {
+		return sandboxd.Invalid("key", "must be 1 to 64 of A-Z a-z 0-9 . _ - and not begin with '-'")
+	}
+	if req.Runtime == "" {
+		req.Runtime = sandboxd.RuntimeMachine
+	}
+	if req.Runtime != sandboxd.RuntimeMachine {
+		return sandboxd.Invalid("runtime", "no such runtime").WithHint("GET /v1/runtimes lists them")
+	}
+	if req.Driver == "" {
+		req.Driver = h.cfg.Drivers[0].Name()
+	}
+	if h.drivers[req.Driver] == nil {
+		return sandboxd.Invalid("driver", "no such driver works here").WithHint("sandboxd doctor says which do and why others do not")
+	}
+	if err := checkEnv(req.Env); err != nil {
+		return err
+	}
+	if len(req.Labels) > maxLabels {
+		return sandboxd.Invalid("labels", "more than %d", maxLabels)
+	}
+	for k, v := range req.Labels {
+		if !sandboxd.ValidKey(k) || len(v) > 256 || hasControl(v) {
+			return sandboxd.Invalid("labels", "a name must look like a key and a value have at most 256 printable bytes")
+		}
+		if strings.HasPrefix(strings.ToLower(k), "sandboxd") {
+			return sandboxd.Invalid("labels", "names that begin with sandboxd are reserved")
+		}
+	}
+	return fillLimits(&req.Limits)
+}
+
+func fillLimits(l *sandboxd.Limits) error {
+	def := sandboxd.DefaultLimits()
+	for _, row := range []struct {
+		field          string
+		v              *int64
+		def, low, high int64
+	}{
+		{"limits.memory_bytes", &l.MemoryBytes, def.MemoryBytes, 16 << 20, maxMemory},
+		{"limits.pids", &l.PIDs, def.PIDs, 8, 1 << 20},
+		{"limits.tmp_bytes", &l.TmpBytes, def.TmpBytes, 64 << 10, maxMemory},
+		{"limits.open_files", &l.OpenFiles, def.OpenFiles, 64, 1 << 20},
+	} {
+		if *row.v == 0 {
+			*row.v = row.def
+		}
+		if *row.v < row.low || *row.v > row.high {
+			return sandboxd.Invalid(row.field, "must be between %d and %d", row.low, row.high)
+		}
+	}
+	if l.CPUs == 0 {
+		l.CPUs = def.CPUs
+	}
+	// Written so that NaN fails.
+	if !(l.CPUs >= 0.1 && l.CPUs <= 1024) {
+		return sandboxd.Invalid("limits.cpus", "must be between 0.1 and 1024")
+	}
+	return nil
+}
+
+// checkCommand validates a specification and fills in the defaults, so that two
+// specifications that mean the same are the same.
+func checkCommand(spec *sandboxd.CommandSpec) error {
+	if (len(spec.Argv) == 0) == (spec.Shell == "") {
+		return sandboxd.Invalid("argv", "give either argv or shell")
+	}
+	if spec.ID == "" {
+		spec.ID = sandboxd.NewID()
+	}
+	if !sandboxd.ValidCommandID(spec.ID) {
+		return sandboxd.Invalid("command_id", "must be 1 to 64 of A-Z a-z 0-9 . _ - and not begin with '-'")
+	}
+	if len(spec.Argv) > maxArgs {
+		return sandboxd.Invalid("argv", "more than %d arguments", maxArgs)
+	}
+	if len(spec.Argv) > 0 && spec.Argv[0] == "" {
+		return sandboxd.Invalid("argv", "the program's name is empty")
+	}
+	for _, a := range spec.Argv {
+		if err := checkArg("argv", a); err != nil {
+			return err
+		}
+	}
+	if err := checkArg("shell", spec.Shell); err != nil {
+		return err
+	}
+	if strings.ContainsRune(spec.Cwd, 0) || len(spec.Cwd) > 4095 {
+		return sandboxd.Invalid("cwd", "must be a path of at most 4095 bytes without NUL")
+	}
+	if err := checkEnv(spec.Env); err != nil {
+		return err
+	}
+	if t := spec.TimeoutS; t != nil && !(*t >= 0 && *t <= 30*86400) {
+		return sandboxd.Invalid("timeout_s", "must be between 0 and 30 days")
+	}
+	if !(spec.NoOutputTimeoutS >= 0 && spec.NoOutputTimeoutS <= 30*86400) {
+		return sandboxd.Invalid("no_output_timeout_s", "must be between 0 and 30 days")
+	}
+	if !(spec.OrphanAfterS >= 0 && spec.OrphanAfterS <= 30*86400) {
+		return sandboxd.Invalid("orphan_after_s", "must be between 0 and 30 days")
+	}
+	switch spec.Wait {
+	case "":
+		spec.Wait = sandboxd.WaitLeader
+	case sandboxd.WaitLeader, sandboxd.WaitPipes:
+	default:
+		return sandboxd.Invalid("wait", "must be leader or pipes")
+	}
+	if spec.OutputLimit < 0 || spec.OutputLimit > 1<<40 {
+		return sandboxd.Invalid("output_limit", "must be between 0 and 1 TiB")
+	}
+	l := spec.Limits
+	if l.MemoryBytes < 0 || l.MemoryBytes > maxMemory || (l.MemoryBytes > 0 && l.MemoryBytes < 1<<20) {
+		return sandboxd.Invalid("limits.memory_bytes", "must be 0 or at least 1 MiB")
+	}
+	if l.PIDs < 0 || l.PIDs > 1<<20 {
+		return sandboxd.Invalid("limits.pids", "must be between 0 and %d", 1<<20)
+	}
+	if !(l.CPUs >= 0 && l.CPUs <= 1024) {
+		return sandboxd.Invalid("limits.cpus", "must be between 0 and 1024")
+	}
+	return checkTTY(spec.TTY)
+}
+
+func checkArg(field, s string) error {
+	if strings.IndexByte(s, 0) >= 0 {
+		return sandboxd.Invalid(field, "must not contain NUL")
+	}
+	if len(s) > maxEnvBytes {
+		return sandboxd.Invalid(field, "longer than %d bytes", maxEnvBytes).WithHint("write it to a file and pass the file's name")
+	}
+	return nil
+}
+
+func checkTTY(t *sandboxd.TTY) error {
+	if t != nil && (t.Cols == 0 || t.Rows == 0 || t.Cols > 10000 || t.Rows > 10000) {
+		return sandboxd.Invalid("tty", "cols and rows must be between 1 and 10000")
+	}
+	return nil
+}
+
+func checkEnv(env map[string]string) error {
+	if len(env) > maxEnv {
+		return sandboxd.Invalid("env", "more than %d variables", maxEnv)
+	}
+	for k, v := range env {
+		if k == "" || strings.ContainsAny(k, "=\x00") {
+			return sandboxd.Invalid("env", "a name is empty or contains '=' or NUL")
+		}
+		if strings.IndexByte(v, 0) >= 0 || len(k)+len(v) > maxEnvBytes {
+			return sandboxd.Invalid("env", "a value contains NUL or is longer than %d bytes", maxEnvBytes)
+		}
+	}
+	return nil
+}
+
+func hasControl(s string) bool {
+	for i := 0; i < len(s); i++ {
+		if s[i] < 0x20 || s[i] == 0x7f {
+			return true
+		}
+	}
+	return false
+}
