@@ -67,6 +67,7 @@ type Journal struct {
 	// write serialises writers and is held over disk I/O; mu is not.
 	write   sync.Mutex
 	file    *os.File // the last segment, open for writing; nil when idle
+	stored  bool     // the ending is written
 	synced  int      // leading segments known to be on the disk
 	lastUse time.Time
 	idle    *time.Timer
@@ -201,7 +202,7 @@ func (j *Journal) put(iovs [][]byte, length int64, now time.Time) error {
 	return nil
 }
 
-// openLast opens the last segment for writing and arms the timer that closes it.
+// openLast opens the last segment for writing.
 func (j *Journal) openLast(now time.Time) error {
 	j.lastUse = now
 	if j.file != nil {
@@ -211,13 +212,21 @@ func (j *Journal) openLast(now time.Time) error {
 	if err != nil {
 		return diskError(err, "cannot open the journal")
 	}
+	j.hold(f)
+	return nil
+}
+
+// hold makes f the file that is written, and arms the timer that closes it.
+func (j *Journal) hold(f *os.File) {
+	if j.file != nil {
+		j.file.Close()
+	}
 	j.file = f
 	if j.idle == nil {
 		j.idle = time.AfterFunc(idleAfter, j.releaseIdle)
 	} else {
 		j.idle.Reset(idleAfter)
 	}
-	return nil
 }
 
 // releaseIdle closes the file of a journal nobody wrote to for a while.
@@ -267,32 +276,49 @@ func (j *Journal) rotate() error {
 	if err != nil {
 		return diskError(err, "cannot store output")
 	}
-	if j.file != nil {
-		j.file.Close()
-	}
-	j.file = f
-	if j.idle == nil {
-		j.idle = time.AfterFunc(idleAfter, j.releaseIdle)
-	} else {
-		j.idle.Reset(idleAfter)
-	}
+	j.hold(f)
 	j.publish(func() { j.segments = append(j.segments, fresh) })
 	return nil
 }
 
 // Finish stores the ending as the last record. Followers see it as soon as it is
 // written; Finish returns when the whole journal is on the disk. The first
-// ending wins: later calls change nothing. Append fails from then on.
-// ClassNoSpace leaves the journal unfinished.
+// ending wins: later calls change nothing. Append fails from then on. When the
+// ending cannot be stored (ClassNoSpace), followers are told it all the same,
+// because nothing else will come; a later call tries to store it again.
 func (j *Journal) Finish(ending sandboxd.Ending) error {
 	j.write.Lock()
 	defer j.write.Unlock()
-	if j.ending != nil {
+	if j.ending == nil {
+		if err := j.writable(); err != nil {
+			return err
+		}
+	} else if j.stored {
 		return nil
+	} else {
+		ending = *j.ending
 	}
-	if err := j.writable(); err != nil {
-		return err
+	err := j.storeEnding(ending)
+	if err == nil {
+		j.stored = true
+		err = j.sync()
 	}
+	j.release()
+	return err
+}
+
+// storeEnding writes the ending's record and publishes the ending in any case.
+func (j *Journal) storeEnding(ending sandboxd.Ending) (err error) {
+	var length int64
+	defer func() {
+		j.publish(func() {
+			if err == nil {
+				j.segments[len(j.segments)-1].size += length
+				j.total += length
+			}
+			j.ending = &ending
+		})
+	}()
 	data, err := encodeEnding(ending)
 	if err != nil {
 		return err
@@ -305,18 +331,8 @@ func (j *Journal) Finish(ending sandboxd.Ending) error {
 	now := time.Now()
 	var header [headerSize]byte
 	putHeader(&header, now, record{kind: kindEnding, offset: j.next, data: data})
-	length := int64(headerSize + len(data))
-	if err := j.put([][]byte{header[:], data}, length, now); err != nil {
-		return err
-	}
-	j.publish(func() {
-		j.segments[len(j.segments)-1].size += length
-		j.total += length
-		j.ending = &ending
-	})
-	err = j.sync()
-	j.release()
-	return err
+	length = int64(headerSize + len(data))
+	return j.put([][]byte{header[:], data}, length, now)
 }
 
 // encodeEnding is the ending as JSON that fits into one record.

@@ -88,7 +88,7 @@ func (j *Journal) scan(seg *segment, last bool) error {
 			if !last || json.Unmarshal(rec.data, &ending) != nil {
 				break
 			}
-			j.ending = &ending
+			j.ending, j.stored = &ending, true
 		}
 		seg.end = rec.end()
 		at += need
