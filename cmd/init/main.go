@@ -93,14 +93,38 @@ func serve() error {
 	return accept(listener, inside.New(spawner, inside.Options{}))
 }
 
-// accept serves each connection; the server lets the newest replace the older.
+// accept serves each connection; the server lets the newest replace the older. One
+// counts from its first byte: a host that only looks who listens replaces nobody.
 func accept(listener net.Listener, server *inside.Server) error {
 	for {
 		conn, err := listener.Accept()
 		if err != nil {
 			return err
 		}
-		// Why a connection ended is the host's to say; it dials again.
-		go server.Serve(conn)
+		go func() {
+			if !speaks(conn.(*net.UnixConn)) {
+				conn.Close()
+				return
+			}
+			// Why a connection ended is the host's to say; it dials again.
+			server.Serve(conn)
+		}()
 	}
+}
+
+// speaks waits for the first byte and leaves it there.
+func speaks(conn *net.UnixConn) bool {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return false
+	}
+	n := 0
+	var buf [1]byte
+	if rerr := raw.Read(func(fd uintptr) bool {
+		n, _, err = unix.Recvfrom(int(fd), buf[:], unix.MSG_PEEK|unix.MSG_DONTWAIT)
+		return err != unix.EAGAIN && err != unix.EINTR
+	}); rerr != nil {
+		return false
+	}
+	return err == nil && n == 1
 }

@@ -300,6 +300,8 @@ func (g *groups) members(sub string) []int {
 }
 
 // kill ends everything in a group and below it, and returns when none is left.
+// Those that are children of this process, as after a server let go and opened
+// its data again, are reaped.
 func (g *groups) kill(ctx context.Context, sub string) error {
 	if g.v2 {
 		err := g.write("pids", sub, "cgroup.kill", "1")
@@ -307,19 +309,26 @@ func (g *groups) kill(ctx context.Context, sub string) error {
 			return err
 		}
 	}
+	killed := map[int]bool{}
 	return retry(ctx, func() (bool, error) {
 		if !g.v2 {
 			g.stopForks(sub)
 		}
 		members := g.members(sub)
 		for _, pid := range members {
+			killed[pid] = true
 			// The number was in the group a moment ago; between the two only the
 			// kernel's wrap-around of all pids could give it away.
 			if err := unix.Kill(pid, unix.SIGKILL); err != nil && err != unix.ESRCH {
 				return false, err
 			}
 		}
-		return len(members) == 0, nil
+		for pid := range killed {
+			if got, err := unix.Wait4(pid, nil, unix.WNOHANG, nil); got == pid || err == unix.ECHILD {
+				delete(killed, pid)
+			}
+		}
+		return len(members) == 0 && len(killed) == 0, nil
 	})
 }
 

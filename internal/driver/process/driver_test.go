@@ -2,39 +2,148 @@ package process
 
 import (
 	"context"
-	"log/slog"
+	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
+	"sync/atomic"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"sandboxd"
 	"sandboxd/internal/captest"
+	"sandboxd/internal/driver/drivertest"
+	"sandboxd/internal/isolate"
 )
 
-func newDriver(t testing.TB, dir string) *Driver {
+// need skips what cannot run here, by name.
+func need(t testing.TB) {
 	t.Helper()
-	d, err := New(Config{DataDir: dir, RunDir: filepath.Join(dir, "run"), Log: slog.New(slog.NewTextHandler(os.Stderr, nil))})
+	captest.Root(t)
+	g, err := findGroups("probe")
+	captest.Need(t, "process", err == nil, fmt.Sprint(err))
+	captest.Need(t, "seccomp", isolate.HasSeccomp(), "the kernel takes no filter programs")
+	if g.v2 {
+		captest.Need(t, "cgroup2", true, "")
+	} else {
+		captest.Need(t, "cgroup1", true, "")
+	}
+}
+
+func openDriver(t testing.TB, dir string) *Driver {
+	t.Helper()
+	d, err := New(Config{DataDir: dir, RunDir: filepath.Join(dir, "run")})
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
-		d.Close()
-		if d.groups != nil {
-			d.groups.removeBase()
-		}
-	})
 	return d
 }
 
-func TestFingerprint(t *testing.T) {
-	captest.Root(t)
-	d := newDriver(t, t.TempDir())
-	fp := d.Fingerprint(context.Background())
-	for _, l := range fp.Level {
-		t.Logf("%+v", l)
+var lastUID atomic.Uint32
+
+// newSpec makes the directories of an environment, owned by a user of its own.
+func newSpec(t testing.TB, dir string) sandboxd.EnvironmentSpec {
+	t.Helper()
+	spec := sandboxd.EnvironmentSpec{ID: sandboxd.NewID(), Generation: 1, UID: 210_000 + lastUID.Add(1),
+		Hostname: "box", Limits: sandboxd.DefaultLimits()}
+	base := filepath.Join(dir, "workspaces", spec.ID)
+	spec.Workspace, spec.Home = filepath.Join(base, "workspace"), filepath.Join(base, "home")
+	for _, d := range []string{spec.Workspace, spec.Home} {
+		if err := os.MkdirAll(d, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chown(d, int(spec.UID), int(spec.UID)); err != nil {
+			t.Fatal(err)
+		}
 	}
+	return spec
+}
+
+// leftovers describes what the driver could leave: cgroups, mounts, files of its
+// run directory, descriptors and child processes.
+func leftovers(dir string) string {
+	var b strings.Builder
+	g, err := findGroups(dir)
+	if err != nil {
+		return err.Error()
+	}
+	ids, err := g.list()
+	fmt.Fprintln(&b, "cgroups", ids, err)
+	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	fmt.Fprintln(&b, "mounts", strings.Count(string(mounts), "\n"), err)
+	entries, err := os.ReadDir(filepath.Join(dir, "run"))
+	for _, e := range entries {
+		if e.Name() != rootMount {
+			fmt.Fprintln(&b, "run", e.Name())
+		}
+	}
+	fds, _ := os.ReadDir("/proc/self/fd")
+	var held []string
+	for _, fd := range fds {
+		target, err := os.Readlink("/proc/self/fd/" + fd.Name())
+		if err == nil && !strings.Contains(target, "/proc/") && !strings.HasPrefix(target, "anon_inode:[event") {
+			held = append(held, strings.TrimRight(target, "0123456789[]"))
+		}
+	}
+	slices.Sort(held)
+	fmt.Fprintln(&b, "descriptors", held)
+	children, err := os.ReadFile(fmt.Sprintf("/proc/self/task/%d/children", os.Getpid()))
+	fmt.Fprintln(&b, "children", string(children), err != nil)
+	return b.String()
+}
+
+func harness(t testing.TB) drivertest.Harness {
+	dir := t.TempDir()
+	t.Cleanup(func() {
+		if g, err := findGroups(dir); err == nil {
+			g.removeBase()
+		}
+	})
+	return drivertest.Harness{
+		Open:  func(t testing.TB) sandboxd.Driver { return openDriver(t, dir) },
+		Spec:  func(t testing.TB) sandboxd.EnvironmentSpec { return newSpec(t, dir) },
+		True:  []string{"true"},
+		Echo:  func(text string) []string { return []string{"echo", text} },
+		Sleep: []string{"sleep", "1000"},
+		End: func(t testing.TB, d sandboxd.Driver, id string) {
+			e, err := d.(*Driver).running(id)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := unix.Kill(e.pid, unix.SIGKILL); err != nil {
+				t.Fatal(err)
+			}
+		},
+		Left: func() string { return leftovers(dir) },
+	}
+}
+
+func TestSuite(t *testing.T) {
+	need(t)
+	drivertest.Run(t, func(t *testing.T) drivertest.Harness { return harness(t) })
+}
+
+func TestFingerprint(t *testing.T) {
+	need(t)
+	h := harness(t)
+	d := h.Open(t)
+	defer d.Close()
+	before := h.Left()
+	fp := d.Fingerprint(context.Background())
 	if !fp.Works {
 		t.Fatalf("does not work: %s (%s)", fp.Reason, fp.Hint)
 	}
-	_ = sandboxd.Limits{}
+	if !fp.Capabilities.SurvivesHostRestart || !fp.Capabilities.CommandCgroup {
+		t.Errorf("capabilities: %+v", fp.Capabilities)
+	}
+	for _, line := range fp.Level {
+		if line.Needed && !line.OK {
+			t.Errorf("works without %s", line.Name)
+		}
+	}
+	if after := h.Left(); after != before {
+		t.Errorf("left behind\nbefore:\n%s\nafter:\n%s", before, after)
+	}
 }
