@@ -175,6 +175,7 @@ func (l *Link) Stdin(ctx context.Context, command string, data []byte, eof bool)
 		}
 		if len(f.Payload) > 0 || f.Flags != 0 {
 			if err := l.send(ctx, nil, f); err != nil {
+				l.unsent(c, f)
 				return err
 			}
 		}
@@ -182,6 +183,15 @@ func (l *Link) Stdin(ctx context.Context, command string, data []byte, eof bool)
 			return nil
 		}
 	}
+}
+
+// unsent takes back an input frame whose turn to be written did not come.
+func (l *Link) unsent(c *command, f wire.Frame) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	c.credit += len(f.Payload)
+	c.inputOpen = c.ended == nil && !c.forgotten
+	c.notify()
 }
 
 // credit takes what may be sent of n bytes, waiting for at least one.
@@ -293,4 +303,3 @@ func (l *Link) Ping(ctx context.Context) error {
 		return unavailable(ctx.Err(), "the init does not answer")
 	}
 }
-
