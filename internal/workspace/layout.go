@@ -238,6 +238,22 @@ func (r *Root) Files(key string, uid uint32) (sandboxd.Files, error) {
 	return w, nil
 }
 
+// SweepTemp removes from every workspace what interrupted writes of an earlier
+// process left. It is for the start of a host, before anything is served.
+func (r *Root) SweepTemp(ctx context.Context) error {
+	metas, err := r.Metas()
+	failed := []error{err}
+	for _, meta := range metas {
+		dir, _ := r.Dirs(meta.Key)
+		w, err := New(dir, meta.UID)
+		if err == nil {
+			err = w.SweepTemp(ctx)
+		}
+		failed = append(failed, err)
+	}
+	return errors.Join(failed...)
+}
+
 // Trash moves the files of a key out of reach at once, if they are those of id;
 // EmptyTrash removes them. Missing ones are no error.
 func (r *Root) Trash(key, id string) error {

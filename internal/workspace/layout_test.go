@@ -59,6 +59,16 @@ func TestLifeOfAKey(t *testing.T) {
 		t.Fatal(err)
 	}
 	wst.Put(t, f, "a/b", "x")
+	left := filepath.Join(ws, "a", tempPrefix+"left")
+	if err := os.WriteFile(left, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.SweepTemp(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Lstat(left); err == nil {
+		t.Error("not swept")
+	}
 	meta.Driver = "docker"
 	if err := r.WriteMeta(meta); err != nil {
 		t.Fatal(err)

@@ -3,8 +3,10 @@ package workspace
 import (
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -230,5 +232,57 @@ func TestAFullDiskLeavesNothingHalfWritten(t *testing.T) {
 	entries, err := os.ReadDir(dir)
 	if err != nil || len(entries) != 1 {
 		t.Errorf("left behind: %v, %v", entries, err)
+	}
+}
+
+func TestASandboxCannotHideFilesBehindTempNames(t *testing.T) {
+	captest.Root(t)
+	w, dir := newWorkspace(t)
+	p := filepath.Join(dir, tempPrefix+"mine")
+	if err := os.WriteFile(p, []byte("x"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chown(p, sandboxUID, sandboxUID); err != nil {
+		t.Fatal(err)
+	}
+	if u, err := w.Usage(t.Context()); err != nil || u.Entries != 1 {
+		t.Errorf("usage %+v, %v", u, err)
+	}
+	if err := w.Remove(t.Context(), tempPrefix+"mine"); err != nil {
+		t.Errorf("remove: %v", err)
+	}
+}
+
+// TestRemoveOfATreeThatIsRefilled plays the sandbox as the user it is: a process
+// of another uid keeps making files in a tree while that is removed.
+func TestRemoveOfATreeThatIsRefilled(t *testing.T) {
+	captest.Root(t)
+	w, dir := newWorkspace(t)
+	for p := dir; p != os.TempDir() && p != "/"; p = filepath.Dir(p) {
+		if err := os.Chmod(p, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	wst.Put(t, w, "t/sub/f", "x")
+	cmd := exec.Command("/bin/sh", "-c", "cd t/sub && echo ready && i=0 && while :; do i=$((i+1)); : > f$i || exit 0; mkdir d$i; : > ../g$i; done")
+	cmd.Dir = dir
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: sandboxUID, Gid: sandboxUID}}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+	if _, err := out.Read(make([]byte, 8)); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Remove(t.Context(), "t"); err != nil {
+		t.Errorf("remove: %v", err)
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil || len(entries) != 0 {
+		t.Errorf("left: %v, %v", entries, err)
 	}
 }
