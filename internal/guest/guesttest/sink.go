@@ -24,6 +24,7 @@ type kept struct {
 	streams map[sandboxd.Stream][]byte
 	exit    *wire.Exit
 	stalled chan struct{}
+	entered bool // Output was called
 }
 
 var _ guest.Handler = (*Sink)(nil)
@@ -51,6 +52,8 @@ func (s *Sink) notify() {
 func (s *Sink) Output(id string, stream sandboxd.Stream, offset int64, data []byte) error {
 	s.mu.Lock()
 	stalled := s.command(id).stalled
+	s.command(id).entered = true
+	s.notify()
 	s.mu.Unlock()
 	if stalled != nil {
 		<-stalled
@@ -143,6 +146,11 @@ func (s *Sink) Wait(ctx context.Context, id string) (exit wire.Exit, err error) 
 		return false
 	})
 	return exit, err
+}
+
+// Entered waits until Output was called for a command, even if it stalls.
+func (s *Sink) Entered(ctx context.Context, id string) error {
+	return s.until(ctx, func() bool { return s.command(id).entered })
 }
 
 // Reach waits until so many bytes of a command came.
