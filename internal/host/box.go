@@ -104,6 +104,7 @@ func (b *box) endEnvironment(ctx context.Context, ending sandboxd.Ending) error 
 	if env != nil {
 		b.setEnvironment(nil)
 		env.detach()
+		<-env.gone
 		for _, c := range env.commandList() {
 			c.lose(ending)
 		}

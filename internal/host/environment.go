@@ -22,6 +22,7 @@ type environment struct {
 
 	ctx    context.Context // ends with detach
 	detach context.CancelFunc
+	gone   chan struct{} // closed when detached and no output or ending is being taken
 
 	mu       sync.Mutex
 	link     *guest.Link
@@ -34,7 +35,7 @@ var _ guest.Handler = (*environment)(nil)
 func newEnvironment(b *box, rec sandboxd.SandboxRecord) *environment {
 	env := &environment{
 		b: b, generation: rec.Generation, nonce: rec.Nonce, vars: rec.Env,
-		up: make(chan struct{}), commands: map[string]*command{},
+		up: make(chan struct{}), gone: make(chan struct{}), commands: map[string]*command{},
 	}
 	env.ctx, env.detach = context.WithCancel(b.h.ctx)
 	return env
@@ -58,11 +59,16 @@ func (e *environment) attach(ctx context.Context) error {
 		conn.Close()
 		return err
 	}
+	e.mu.Lock()
+	e.link = link
+	up := e.up
+	e.mu.Unlock()
+	close(up)
 	inside := map[string]bool{}
 	for _, state := range link.Commands() {
 		inside[state.ID] = true
 		if e.command(state.ID) == nil {
-			// A command whose ending is stored, or whose record never was: nobody
+			// Its ending is stored, perhaps just now, or its record never was: nobody
 			// waits for it.
 			if !state.Ended {
 				if err := link.Signal(ctx, state.ID, int(syscall.SIGKILL)); err != nil {
@@ -72,11 +78,6 @@ func (e *environment) attach(ctx context.Context) error {
 			link.Forget(state.ID)
 		}
 	}
-	e.mu.Lock()
-	e.link = link
-	up := e.up
-	e.mu.Unlock()
-	close(up)
 	for _, c := range e.commandList() {
 		// Known here and not inside: the former host died between the record and
 		// the start. A command being started by this host is not settled by this.
@@ -90,6 +91,7 @@ func (e *environment) attach(ctx context.Context) error {
 // keepAttached re-attaches a broken link until the environment is let go of. That
 // the environment is gone is the driver's to say.
 func (e *environment) keepAttached() {
+	defer close(e.gone)
 	pause := 10 * time.Millisecond
 	for {
 		e.mu.Lock()
@@ -99,6 +101,7 @@ func (e *environment) keepAttached() {
 			select {
 			case <-e.ctx.Done():
 				link.Close()
+				<-link.Done()
 				return
 			case <-link.Done():
 				e.b.h.log.Warn("link to init broke", "sandbox", e.b.id, "err", link.Err())

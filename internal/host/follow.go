@@ -17,7 +17,8 @@ import (
 func (b *box) view(rec sandboxd.CommandRecord) sandboxd.Command {
 	if rec.Ending == nil {
 		if c := b.runningCommand(rec.ID); c != nil {
-			rec.Offset = c.journal.Next()
+			// A follower may have read the ending a moment before it is stored.
+			rec.Offset, rec.Ending = c.journal.Next(), c.journal.Ending()
 		}
 	}
 	return rec.Command
@@ -111,10 +112,9 @@ func (h *Host) FollowCommand(ctx context.Context, id, cmd string, opts sandboxd.
 	if err != nil {
 		return nil, err
 	}
-	// The store's ending is the authority; a journal that a crash kept from being
-	// finished gets it now. The first one written stands, so this is no change
-	// where there is one.
-	if err := j.Finish(*rec.Ending); err != nil {
+	// A journal that a crash kept from being finished gets the stored ending now;
+	// where there is one it stands. On a full disk its followers get it all the same.
+	if err := j.Finish(*rec.Ending); err != nil && sandboxd.ClassOf(err) != sandboxd.ClassNoSpace {
 		j.Close()
 		return nil, err
 	}

@@ -13,6 +13,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"log/slog"
 	"path/filepath"
 	"slices"
@@ -53,6 +54,8 @@ type Host struct {
 	ctx    context.Context // ends with Close; work already begun runs on it
 	cancel context.CancelFunc
 	work   sync.WaitGroup
+
+	naming keyLocks
 
 	mu     sync.Mutex
 	boxes  map[string]*box
@@ -280,6 +283,19 @@ func (h *Host) release(id string) {
 	h.mu.Lock()
 	delete(h.places, id)
 	h.mu.Unlock()
+}
+
+// keyLocks serialises what happens to the name of a key. Keys share locks; that
+// costs a little waiting and nothing else.
+type keyLocks [64]sync.Mutex
+
+// lock takes the lock of a key and returns its unlock.
+func (k *keyLocks) lock(key string) func() {
+	sum := fnv.New32a()
+	sum.Write([]byte(key))
+	l := &k[sum.Sum32()%uint32(len(k))]
+	l.Lock()
+	return l.Unlock
 }
 
 func joinSome(names []string, most int) string {

@@ -49,19 +49,9 @@ func (h *Host) Open(ctx context.Context, req sandboxd.OpenRequest) (sandboxd.San
 			return sandboxd.Sandbox{}, false, err
 		}
 	}
-	stored, created, err := h.store.Create(ctx, rec, h.cfg.UIDs, 0)
-	if err != nil || !created {
+	stored, b, created, err := h.create(ctx, rec)
+	if !created {
 		h.release(rec.ID)
-	}
-	if err != nil {
-		return sandboxd.Sandbox{}, false, err
-	}
-	fpOpenRecorded.Hit()
-	b, err := h.boxOf(stored)
-	if err == nil {
-		// The opener that attached may come before the one that created has made
-		// the directories: both make them, the second finds them made.
-		err = b.makeFiles(stored)
 	}
 	if err == nil && start {
 		stored, err = b.start(ctx)
@@ -73,6 +63,24 @@ func (h *Host) Open(ctx context.Context, req sandboxd.OpenRequest) (sandboxd.San
 		return stored.Sandbox, created, err
 	}
 	return stored.Sandbox, created, nil
+}
+
+// create records a sandbox and makes its directories, or finds the one of its key.
+// The directories of a key belong to one id at a time: between a record and its
+// directories, and between a delete and the move of its files, nobody else may
+// name the key.
+func (h *Host) create(ctx context.Context, rec sandboxd.SandboxRecord) (sandboxd.SandboxRecord, *box, bool, error) {
+	defer h.naming.lock(rec.Key)()
+	stored, created, err := h.store.Create(ctx, rec, h.cfg.UIDs, 0)
+	if err != nil {
+		return sandboxd.SandboxRecord{}, nil, false, err
+	}
+	fpOpenRecorded.Hit()
+	b, err := h.boxOf(stored)
+	if err == nil && created {
+		err = b.makeFiles(stored)
+	}
+	return stored, b, created, err
 }
 
 // Start implements sandboxd.Host.
@@ -106,7 +114,7 @@ func (h *Host) Delete(ctx context.Context, id string) error {
 	if err != nil {
 		return err
 	}
-	if err := h.intendDelete(ctx, id); err != nil {
+	if err := h.acceptDelete(ctx, b); err != nil {
 		return err
 	}
 	h.release(id)
@@ -115,16 +123,27 @@ func (h *Host) Delete(ctx context.Context, id string) error {
 	return nil
 }
 
-func (h *Host) intendDelete(ctx context.Context, id string) error {
-	_, err := h.store.Update(ctx, id, func(r *sandboxd.SandboxRecord) error {
+// acceptDelete records that the sandbox is to go and moves its files aside, so
+// that its key is free for another.
+func (h *Host) acceptDelete(ctx context.Context, b *box) error {
+	defer h.naming.lock(b.key)()
+	_, err := h.store.Update(ctx, b.id, func(r *sandboxd.SandboxRecord) error {
 		if r.State == sandboxd.StateDeleting || r.State == sandboxd.StateDeleted {
 			return sandboxd.Errorf(sandboxd.ClassGone, "the sandbox was deleted")
 		}
 		r.State = sandboxd.StateDeleting
 		return nil
 	})
+	if err != nil {
+		return err
+	}
 	fpDeleteIntent.Hit()
-	return err
+	// An environment that runs keeps the directories it has mounted.
+	if err := h.root.Trash(b.key, b.id); err != nil {
+		return err
+	}
+	fpDeleteTrashed.Hit()
+	return nil
 }
 
 // finishDelete does what a delete accepted: environment, journals and files go,
@@ -136,10 +155,6 @@ func (h *Host) finishDelete(b *box) {
 			return sandboxd.SandboxRecord{}, err
 		}
 		fpDeleteStopped.Hit()
-		if err := h.root.Trash(b.key, b.id); err != nil {
-			return sandboxd.SandboxRecord{}, err
-		}
-		fpDeleteTrashed.Hit()
 		if err := os.RemoveAll(h.journalDir(b.id)); err != nil {
 			return sandboxd.SandboxRecord{}, err
 		}
@@ -168,8 +183,6 @@ func (h *Host) journalDir(id string) string { return filepath.Join(h.cfg.DataDir
 
 // makeFiles makes the directories of a sandbox; made before is no error.
 func (b *box) makeFiles(rec sandboxd.SandboxRecord) error {
-	b.mu.Lock()
-	defer b.mu.Unlock()
 	return b.h.root.Create(workspace.Meta{
 		ID: rec.ID, Key: rec.Key, UID: rec.UID, CreatedAt: rec.CreatedAt,
 		Runtime: rec.Runtime, Driver: rec.Driver, Limits: rec.Limits, Labels: rec.Labels,
@@ -263,6 +276,7 @@ func (b *box) launch(ctx context.Context, rec sandboxd.SandboxRecord) (sandboxd.
 	if err := env.attach(ctx); err != nil {
 		return rec, err
 	}
+	b.h.spawn(env.keepAttached)
 	rec, err = b.h.store.Update(ctx, b.id, func(r *sandboxd.SandboxRecord) error {
 		r.State = sandboxd.StateRunning
 		return nil
@@ -272,7 +286,6 @@ func (b *box) launch(ctx context.Context, rec sandboxd.SandboxRecord) (sandboxd.
 		return rec, err
 	}
 	b.setEnvironment(env)
-	b.h.spawn(env.keepAttached)
 	return rec, nil
 }
 

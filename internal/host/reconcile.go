@@ -59,6 +59,9 @@ func (h *Host) settle(ctx context.Context, rec sandboxd.SandboxRecord) error {
 	}
 	switch rec.State {
 	case sandboxd.StateDeleting:
+		if err := h.root.Trash(b.key, b.id); err != nil {
+			return err
+		}
 		h.spawn(func() { h.finishDelete(b) })
 		return nil
 	case sandboxd.StateRunning:
@@ -158,7 +161,7 @@ func (h *Host) settleCold(ctx context.Context, b *box, ending sandboxd.Ending) e
 		return err
 	}
 	env := newEnvironment(b, rec)
-	defer env.detach()
+	env.detach()
 	// No command can run now: each that has no ending gets this one.
 	env.generation = -1
 	if err := h.loadCommands(ctx, b, env); err != nil {

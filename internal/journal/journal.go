@@ -68,7 +68,6 @@ type Journal struct {
 	write   sync.Mutex
 	file    *os.File // the last segment, open for writing; nil when idle
 	stored  bool     // the ending is written
-	synced  int      // leading segments known to be on the disk
 	lastUse time.Time
 	idle    *time.Timer
 	headers [][headerSize]byte // reused by Append
@@ -264,9 +263,6 @@ func (j *Journal) rotate() error {
 			j.total -= gone.size
 			j.dropped += gone.end - gone.start
 		})
-		if j.synced > 1 {
-			j.synced--
-		}
 		if err := os.Remove(j.path(gone)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return diskError(err, "cannot drop old output")
 		}
@@ -282,7 +278,8 @@ func (j *Journal) rotate() error {
 }
 
 // Finish stores the ending as the last record. Followers see it as soon as it is
-// written; Finish returns when the whole journal is on the disk. The first
+// written. Like the output before it, it survives the end of every process; not
+// a power cut, after which the store's ending, if there is one, speaks. The first
 // ending wins: later calls change nothing. Append fails from then on. When the
 // ending cannot be stored (ClassNoSpace), followers are told it all the same,
 // because nothing else will come; a later call tries to store it again.
@@ -301,7 +298,6 @@ func (j *Journal) Finish(ending sandboxd.Ending) error {
 	err := j.storeEnding(ending)
 	if err == nil {
 		j.stored = true
-		err = j.sync()
 	}
 	j.release()
 	return err
@@ -349,27 +345,6 @@ func encodeEnding(ending sandboxd.Ending) ([]byte, error) {
 		return nil, sandboxd.Wrap(sandboxd.ClassInternal, err, "cannot store the ending")
 	}
 	return data, nil
-}
-
-// sync brings every segment and the directory to the disk.
-func (j *Journal) sync() error {
-	for ; j.synced < len(j.segments); j.synced++ {
-		if err := syncPath(j.path(j.segments[j.synced])); err != nil {
-			return diskError(err, "cannot bring the journal to the disk")
-		}
-	}
-	if err := syncPath(j.dir); err != nil {
-		return diskError(err, "cannot bring the journal to the disk")
-	}
-	return nil
-}
-
-func syncPath(path string) error {
-	f, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	return errors.Join(f.Sync(), f.Close())
 }
 
 // Next is the offset of the next byte: how many bytes of output there were.

@@ -46,9 +46,6 @@ func Open(dir string, opts Options) (*Journal, error) {
 		j.total += seg.size
 		j.next = seg.end
 	}
-	if j.ending != nil {
-		j.synced = len(j.segments)
-	}
 	return j, nil
 }
 
