@@ -242,10 +242,11 @@ func (s *session) read(ctx context.Context, args readArgs) (result *mcp.CallTool
 		if err != nil && !errors.Is(err, io.EOF) {
 			return err
 		}
+		err = nil // the file may be shorter than the sniff
 		kind := http.DetectContentType(start)
 		switch {
 		case imageKinds[kind]:
-			result, err = image(body, kind, file.Info().Size)
+			result, err = picture(body, kind, file.Info().Size)
 		case !textual(start):
 			result = refused(refusal{Code: sandboxd.ClassUnsupported, Message: fmt.Sprintf("a binary file (%s, %d bytes) is not shown", kind, file.Info().Size),
 				Hint: "look at it with a program, as: run file, xxd | head, or convert it", Kind: kind, Size: file.Info().Size})
@@ -257,7 +258,7 @@ func (s *session) read(ctx context.Context, args readArgs) (result *mcp.CallTool
 	return result, err
 }
 
-func image(body io.Reader, kind string, size int64) (*mcp.CallToolResult, error) {
+func picture(body io.Reader, kind string, size int64) (*mcp.CallToolResult, error) {
 	data, err := io.ReadAll(io.LimitReader(body, maxImage+1))
 	if err != nil {
 		return nil, err

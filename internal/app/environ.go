@@ -1,0 +1,44 @@
+package app
+
+import (
+	"regexp"
+	"slices"
+	"strings"
+
+	"sandboxd"
+	"sandboxd/internal/app/datadir"
+)
+
+// serverSettings are the variables that a server reads. A test keeps them equal
+// to the tags of the command line.
+var serverSettings = []string{
+	"SANDBOXD_DATA", "SANDBOXD_DRIVER", "SANDBOXD_HOST_LISTEN", "SANDBOXD_LISTEN", "SANDBOXD_LOG_FORMAT",
+	"SANDBOXD_MAX_SANDBOXES", "SANDBOXD_PROTECTED_BY", "SANDBOXD_TOKEN",
+}
+
+// clientSettings are read by clients and ignored by servers.
+var clientSettings = []string{"SANDBOXD_URL"}
+
+// injected are the variables that Kubernetes makes for a Service whose name
+// begins with sandboxd, and those of our own test suites. Nobody set them for us.
+var injected = regexp.MustCompile(`^SANDBOXD_([A-Z0-9_]+_)?(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT(_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)$|^SANDBOXD_TEST_`)
+
+// checkEnviron refuses variables that were meant for us and would be ignored.
+func checkEnviron(environ []string) error {
+	for _, entry := range environ {
+		name, value, _ := strings.Cut(entry, "=")
+		if !strings.HasPrefix(name, "SANDBOXD_") {
+			continue
+		}
+		if name == "SANDBOXD_TOKEN" && strings.HasPrefix(value, datadir.APIKeyPrefix) {
+			return sandboxd.Errorf(sandboxd.ClassInvalid, "SANDBOXD_TOKEN holds an API key; to a server it is the token between control and hosts").
+				WithHint("unset it: the server reads its own key from the file token of its data directory")
+		}
+		if slices.Contains(serverSettings, name) || slices.Contains(clientSettings, name) || injected.MatchString(name) {
+			continue
+		}
+		return sandboxd.Errorf(sandboxd.ClassInvalid, "the environment has an unknown setting %s", name).
+			WithHint("unset it, or correct the name; known are %s", strings.Join(serverSettings, ", "))
+	}
+	return nil
+}

@@ -1,0 +1,200 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"golang.org/x/term"
+
+	"sandboxd"
+	"sandboxd/internal/api"
+	"sandboxd/internal/app/datadir"
+	"sandboxd/internal/cli"
+	"sandboxd/internal/host"
+	"sandboxd/internal/store"
+)
+
+// uids are given to workspaces. They lie above what distributions give to people
+// and services and below the ranges of user namespaces.
+var uids = sandboxd.UIDPool{First: 200000, Last: 265535}
+
+// stopAll bounds how long an interrupted server waits for its sandboxes to end.
+const stopAll = 20 * time.Second
+
+// serve is the whole life of a server: open everything, answer until a signal,
+// close in reverse.
+func serve(ctx context.Context, p Process, o cli.ServeOptions) (err error) {
+	if err := checkServe(p, o); err != nil {
+		return err
+	}
+	log := logger(p.Stderr, o.LogFormat)
+	signals := make(chan os.Signal, 4)
+	signal.Notify(signals, unix.SIGTERM, unix.SIGINT, unix.SIGHUP)
+	defer signal.Stop(signals)
+
+	opened := &closers{log: log}
+	defer func() {
+		err = errors.Join(err, opened.close(context.WithoutCancel(ctx)))
+	}()
+	s := &server{p: p, o: o, log: log, opened: opened, failed: make(chan error, 2)}
+	if err := s.open(ctx); err != nil {
+		return err
+	}
+	select {
+	case <-ctx.Done():
+		return nil
+	case err := <-s.failed:
+		return err
+	case sig := <-signals:
+		return s.leave(ctx, sig)
+	}
+}
+
+func checkServe(p Process, o cli.ServeOptions) error {
+	if err := checkEnviron(p.Environ); err != nil {
+		return err
+	}
+	if err := checkAddress("--listen", o.Listen, o.ProtectedBy); err != nil {
+		return err
+	}
+	if o.HostListen != "" {
+		if err := checkAddress("--host-listen", o.HostListen, o.ProtectedBy); err != nil {
+			return err
+		}
+	}
+	if o.MaxSandboxes < 1 {
+		return sandboxd.Invalid("--max-sandboxes", "at least 1")
+	}
+	return nil
+}
+
+// server is `sandboxd serve` while it runs.
+type server struct {
+	p      Process
+	o      cli.ServeOptions
+	log    *slog.Logger
+	opened *closers
+	failed chan error // by listeners
+
+	host *host.Host
+}
+
+// open makes every part, lowest first. What was opened before an error is closed
+// by the caller.
+func (s *server) open(ctx context.Context) error {
+	data := s.o.Data
+	if data == "" {
+		data = datadir.Default(os.Geteuid(), s.p.Getenv)
+	}
+	if _, err := os.Stat(datadir.OtherSpelling); err == nil && data == datadir.RootDefault {
+		s.log.Warn("there is a directory of another spelling, which is not read", "unread", datadir.OtherSpelling, "data", data)
+	}
+	dir, err := datadir.Open(data)
+	if err != nil {
+		return err
+	}
+	s.opened.add("data directory", func(context.Context) error { return dir.Close() })
+	key, err := dir.APIKey()
+	if err != nil {
+		return err
+	}
+	hostToken, err := dir.HostToken()
+	if err != nil {
+		return err
+	}
+	if given := s.p.Getenv("SANDBOXD_TOKEN"); given != "" {
+		hostToken = given
+	}
+	if err := s.openHost(ctx, dir); err != nil {
+		return err
+	}
+	return s.openListeners(ctx, dir, key, hostToken)
+}
+
+func (s *server) openHost(ctx context.Context, dir *datadir.Dir) error {
+	drivers, err := chooseDrivers(ctx, s.o.Driver, driverConfig{Data: dir.Path, Log: s.log})
+	if err != nil {
+		return err
+	}
+	for _, d := range drivers {
+		s.opened.add("driver "+d.Name(), func(context.Context) error { return d.Close() })
+	}
+	state := filepath.Join(dir.Path, "state")
+	if err := os.MkdirAll(state, 0o700); err != nil {
+		return sandboxd.Errorf(sandboxd.ClassUnavailable, "the data directory cannot be used: %v", err)
+	}
+	db, err := store.OpenSQLite(ctx, filepath.Join(state, "host.db"))
+	if err != nil {
+		return err
+	}
+	s.opened.add("store", func(context.Context) error { return db.Close() })
+	s.host, err = host.New(ctx, host.Config{DataDir: dir.Path, Store: db, Drivers: drivers, UIDs: uids,
+		MaxSandboxes: s.o.MaxSandboxes, Log: s.log})
+	if err != nil {
+		return err
+	}
+	s.opened.add("host", func(context.Context) error { return s.host.Close() })
+	return nil
+}
+
+func (s *server) openListeners(ctx context.Context, dir *datadir.Dir, key, hostToken string) error {
+	hostFor := func(*http.Request) (sandboxd.Host, error) { return s.host, nil }
+	if s.o.HostListen != "" {
+		addr, err := listen(ctx, s.o.HostListen, api.HostListener(api.Config{Token: hostToken, OtherToken: key, HostFor: hostFor,
+			Version: Version, Roles: []string{"host", "control"}, Log: s.log}), s.opened, s.failed)
+		if err != nil {
+			return err
+		}
+		s.log.Info("the host's API is up", "address", addr, "token", filepath.Join(dir.Path, datadir.HostTokenFile))
+	}
+	addr, err := listen(ctx, s.o.Listen, api.Control(api.Config{Token: key, OtherToken: hostToken, HostFor: hostFor,
+		Version: Version, Log: s.log}), s.opened, s.failed)
+	if err != nil {
+		return err
+	}
+	if s.o.ProtectedBy != "" {
+		s.log.Info("listening beyond this machine", "protected_by", s.o.ProtectedBy)
+	}
+	_, err = fmt.Fprintf(s.p.Stdout, "sandboxd is listening on http://%s\nthe API key is in %s\n", addr, filepath.Join(dir.Path, datadir.TokenFile))
+	return err
+}
+
+// leave is what a signal means: an interrupt by a person ends the sandboxes too,
+// everything else leaves them running for the next server.
+func (s *server) leave(ctx context.Context, sig os.Signal) error {
+	stop := sig == unix.SIGINT && s.onTerminal() || sig != unix.SIGTERM && s.o.StopOnInterrupt
+	if !stop {
+		s.log.Info("leaving; sandboxes stay as they are", "signal", sig.String())
+		return nil
+	}
+	s.log.Info("stopping every sandbox", "signal", sig.String())
+	ctx, cancel := context.WithTimeout(ctx, stopAll)
+	defer cancel()
+	return s.host.StopAll(ctx)
+}
+
+// onTerminal says whether a person started this server in a terminal.
+func (s *server) onTerminal() bool {
+	for _, stream := range []any{s.p.Stdin, s.p.Stdout} {
+		if f, ok := stream.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
+			return true
+		}
+	}
+	return false
+}
+
+func logger(w io.Writer, format string) *slog.Logger {
+	if format == "json" {
+		return slog.New(slog.NewJSONHandler(w, nil))
+	}
+	return slog.New(slog.NewTextHandler(w, nil))
+}

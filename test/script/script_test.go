@@ -1,0 +1,296 @@
+// Package script holds the user stories: scripts that drive the shipped binary as
+// people and programs do, and know nothing of its insides.
+package script
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"sandboxd/internal/captest"
+)
+
+// binary is the program under test, built once.
+var binary string
+
+// repository is where the sources are.
+var repository string
+
+func TestMain(m *testing.M) {
+	os.Exit(func() int {
+		dir, err := os.MkdirTemp("", "sandboxd-script-")
+		if err != nil {
+			panic(err)
+		}
+		defer os.RemoveAll(dir)
+		if err := build(dir); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+		return m.Run()
+	}())
+}
+
+func build(dir string) error {
+	wd, err := os.Getwd()
+	if err != nil {
+		return err
+	}
+	repository = filepath.Dir(filepath.Dir(wd))
+	binary = filepath.Join(dir, "sandboxd")
+	steps := [][]string{{"build", "-o", binary, "./cmd/sandboxd"}}
+	const init = "internal/driver/process/initbin/init"
+	if _, err := os.Stat(filepath.Join(repository, init)); errors.Is(err, os.ErrNotExist) {
+		steps = append([][]string{{"build", "-trimpath", "-ldflags", "-s -w", "-o", init, "./cmd/init"}}, steps...)
+	}
+	for _, args := range steps {
+		cmd := exec.Command("go", args...)
+		cmd.Dir = repository
+		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return fmt.Errorf("go %s: %w\n%s", strings.Join(args, " "), err, out)
+		}
+	}
+	return nil
+}
+
+func TestFake(t *testing.T) { scripts(t, "testdata/fake") }
+
+func TestProcess(t *testing.T) {
+	captest.Root(t)
+	scripts(t, "testdata/process")
+}
+
+func scripts(t *testing.T, dir string) {
+	testscript.Run(t, testscript.Params{
+		Dir: dir,
+		Setup: func(env *testscript.Env) error {
+			env.Setenv("PATH", filepath.Dir(binary)+":"+os.Getenv("PATH"))
+			env.Setenv("REPOSITORY", repository)
+			env.Setenv("SANDBOXD_DATA", filepath.Join(env.WorkDir, "data"))
+			env.Setenv("SANDBOXD_URL", "http://127.0.0.1:1") // until a server starts
+			return nil
+		},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){
+			"server":     startServer,
+			"quit":       quitServer,
+			"exits":      exits,
+			"shape":      shape,
+			"setid":      setID,
+			"eventually": eventually,
+		},
+	})
+}
+
+// server is one that a script started.
+type server struct {
+	cmd  *exec.Cmd
+	url  string
+	data string
+	log  *bytes.Buffer // read after done only
+	done chan struct{}
+}
+
+// start runs `sandboxd serve` and waits until it says its address.
+func start(env []string, args ...string) (*server, error) {
+	s := &server{log: &bytes.Buffer{}, done: make(chan struct{})}
+	s.cmd = exec.Command(binary, append([]string{"serve", "--listen", "127.0.0.1:0", "--stop-on-interrupt"}, args...)...)
+	s.cmd.Env = env
+	s.cmd.Stderr = s.log
+	stdout, err := s.cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	if err := s.cmd.Start(); err != nil {
+		return nil, err
+	}
+	lines := bufio.NewReader(stdout)
+	line, err := lines.ReadString('\n')
+	go func() {
+		io.Copy(io.Discard, lines)
+		s.cmd.Wait()
+		close(s.done)
+	}()
+	_, url, ok := strings.Cut(line, "listening on ")
+	if err != nil || !ok {
+		s.cmd.Process.Kill()
+		<-s.done
+		return nil, fmt.Errorf("the server said %q: %s", line, s.log)
+	}
+	s.url = strings.TrimSpace(url)
+	return s, nil
+}
+
+// stop sends a signal and waits for the end.
+func (s *server) stop(sig os.Signal) error {
+	s.cmd.Process.Signal(sig)
+	select {
+	case <-s.done:
+		return nil
+	case <-time.After(30 * time.Second):
+		s.cmd.Process.Kill()
+		<-s.done
+		return fmt.Errorf("the server did not end on %v: %s", sig, s.log)
+	}
+}
+
+// running holds the server of each script; scripts run in parallel.
+var running sync.Map
+
+func setRunning(ts *testscript.TestScript, s *server) { running.Store(ts, s) }
+
+func getRunning(ts *testscript.TestScript) *server {
+	s, _ := running.Load(ts)
+	found, _ := s.(*server)
+	return found
+}
+
+// startServer is `server [flag...]`; --driver fake unless the flags say otherwise.
+func startServer(ts *testscript.TestScript, neg bool, args []string) {
+	if neg {
+		ts.Fatalf("use ! exec sandboxd serve")
+	}
+	if !strings.Contains(strings.Join(args, " "), "--driver") {
+		args = append([]string{"--driver", "fake"}, args...)
+	}
+	s, err := start(environ(ts.Getenv("SANDBOXD_DATA"), ""), args...)
+	ts.Check(err)
+	setRunning(ts, s)
+	ts.Setenv("SANDBOXD_URL", s.url)
+	ts.Defer(func() {
+		if s := getRunning(ts); s != nil {
+			setRunning(ts, nil)
+			if err := s.stop(syscall.SIGINT); err != nil {
+				ts.Logf("%v", err)
+			}
+			if ts.Getenv("SHOW_LOG") != "" {
+				ts.Logf("server log:\n%s", s.log)
+			}
+		}
+	})
+}
+
+// quitServer is `quit TERM|INT|KILL`.
+func quitServer(ts *testscript.TestScript, neg bool, args []string) {
+	sig, ok := map[string]os.Signal{"TERM": syscall.SIGTERM, "INT": syscall.SIGINT, "KILL": syscall.SIGKILL}[strings.Join(args, " ")]
+	s := getRunning(ts)
+	if neg || !ok || s == nil {
+		ts.Fatalf("usage: quit TERM|INT|KILL, with a server running")
+	}
+	setRunning(ts, nil)
+	ts.Check(s.stop(sig))
+}
+
+// exits is `exits CODE program [arg...]`: the program must end with that code.
+func exits(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 2 {
+		ts.Fatalf("usage: exits CODE program [arg...]")
+	}
+	want, err := strconv.Atoi(args[0])
+	ts.Check(err)
+	err = ts.Exec(args[1], args[2:]...)
+	got := 0
+	var ended *exec.ExitError
+	if errors.As(err, &ended) {
+		got = ended.ExitCode()
+	} else {
+		ts.Check(err)
+	}
+	if got != want {
+		ts.Fatalf("exit code %d, want %d", got, want)
+	}
+}
+
+// setID is `setid NAME`: the last stdout becomes a variable.
+func setID(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 1 {
+		ts.Fatalf("usage: setid NAME")
+	}
+	ts.Setenv(args[0], strings.TrimSpace(ts.ReadFile("stdout")))
+}
+
+// eventually is `eventually TEXT program [arg...]`: its stdout holds the text
+// within 10 seconds.
+func eventually(ts *testscript.TestScript, neg bool, args []string) {
+	if len(args) < 2 {
+		ts.Fatalf("usage: eventually TEXT program [arg...]")
+	}
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	deadline := time.After(10 * time.Second)
+	for {
+		ts.Exec(args[1], args[2:]...)
+		if strings.Contains(ts.ReadFile("stdout"), args[0]) != neg {
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-deadline:
+			ts.Fatalf("%q was not reached in 10 s; the last is %s", args[0], ts.ReadFile("stdout"))
+		}
+	}
+}
+
+// shape is `shape GOLDEN`: the last stdout is JSON with the keys and kinds of the
+// golden file, whatever the values. Of arrays the first element counts.
+func shape(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 1 {
+		ts.Fatalf("usage: shape GOLDEN")
+	}
+	var v any
+	if err := json.Unmarshal([]byte(ts.ReadFile("stdout")), &v); err != nil {
+		ts.Fatalf("stdout is no JSON: %v", err)
+	}
+	got, err := json.MarshalIndent(kinds(v), "", "  ")
+	ts.Check(err)
+	want := strings.TrimSpace(ts.ReadFile(args[0]))
+	if string(got) != want {
+		ts.Fatalf("shape:\n%s\nwant:\n%s", got, want)
+	}
+}
+
+func kinds(v any) any {
+	switch v := v.(type) {
+	case map[string]any:
+		out := map[string]any{}
+		for k, e := range v {
+			out[k] = kinds(e)
+		}
+		return out
+	case []any:
+		if len(v) == 0 {
+			return v
+		}
+		return []any{kinds(v[0])}
+	case string:
+		return "text"
+	case float64:
+		return 0
+	case bool:
+		return true
+	}
+	return nil
+}
+
+// environ is the environment of a program outside of scripts.
+func environ(data, url string) []string {
+	env := []string{"PATH=" + os.Getenv("PATH"), "HOME=/nonexistent", "TMPDIR=" + os.TempDir(), "TERM=xterm", "SANDBOXD_DATA=" + data}
+	if url != "" {
+		env = append(env, "SANDBOXD_URL="+url)
+	}
+	return env
+}
