@@ -42,16 +42,17 @@ type Config struct {
 
 // pace holds every clock of the face, so that tests can shorten them.
 type pace struct {
-	bodyIdle   time.Duration // longest wait for the next byte of a body
-	writeStall time.Duration // longest blocked write
-	heartbeat  time.Duration // blank line on an idle stream
-	partial    time.Duration // how long half a character waits for its rest
-	ping       time.Duration // of an idle terminal
-	stopGrace  time.Duration // for a command whose exec was abandoned
+	bodyIdle     time.Duration // longest wait for the next byte of a body
+	strangerBody time.Duration // the same, of a caller without the secret
+	writeStall   time.Duration // longest blocked write
+	heartbeat    time.Duration // blank line on an idle stream
+	partial      time.Duration // how long half a character waits for its rest
+	ping         time.Duration // of an idle terminal
+	stopGrace    time.Duration // for a command whose exec was abandoned
 }
 
 func defaultPace() pace {
-	return pace{bodyIdle: 30 * time.Second, writeStall: 60 * time.Second, heartbeat: 15 * time.Second,
+	return pace{bodyIdle: 30 * time.Second, strangerBody: time.Second, writeStall: 60 * time.Second, heartbeat: 15 * time.Second,
 		partial: 50 * time.Millisecond, ping: 20 * time.Second, stopGrace: 2 * time.Second}
 }
 

@@ -107,6 +107,9 @@ func frameworkError(status int, msg string, errs ...error) *Envelope {
 			var d *huma.ErrorDetail
 			if errors.As(err, &d) {
 				field, text = fieldName(d.Location), d.Message
+				if name, ok := missing(text); ok {
+					field, text = fieldName(d.Location+"."+name), "it is needed"
+				}
 				break
 			}
 		}
@@ -119,6 +122,15 @@ func frameworkError(status int, msg string, errs ...error) *Envelope {
 		cause = errs[0]
 	}
 	return envelope(cause)
+}
+
+// missing finds the field that the framework reports as a fault of its parent.
+func missing(text string) (string, bool) {
+	name, ok := strings.CutPrefix(text, "expected required property ")
+	if !ok {
+		return "", false
+	}
+	return strings.CutSuffix(name, " to be present")
 }
 
 func fieldName(location string) string {

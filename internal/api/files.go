@@ -203,7 +203,7 @@ func (f *face) change(w http.ResponseWriter, r *http.Request, query url.Values, 
 }
 
 type renameInput struct {
-	sandboxPath
+	SandboxPath
 	Body struct {
 		From    string `json:"from,omitempty"`
 		To      string `json:"to,omitempty"`

@@ -117,7 +117,11 @@ func (f *face) serve(w *response, r *http.Request) {
 	if r.URL.Path != "/healthz" && r.URL.Path != "/openapi.json" {
 		if err := f.auth.check(r); err != nil {
 			w.Header().Set("WWW-Authenticate", "Bearer")
-			w.Header().Set("Connection", "close") // an unread body of a stranger is not waited for
+			// The rest of a stranger's body is not waited for.
+			w.Header().Set("Connection", "close")
+			if r.Body != http.NoBody {
+				_ = w.rc.SetReadDeadline(time.Now().Add(f.pace.strangerBody))
+			}
 			writeError(w, r, err)
 			return
 		}

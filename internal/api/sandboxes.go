@@ -21,7 +21,9 @@ func (f *face) at(ctx context.Context, id string) (sandboxd.Host, error) {
 	return f.host(ctx)
 }
 
-type sandboxPath struct {
+// SandboxPath is what every route of a sandbox has. It is exported because the
+// framework fills in exported embedded structs only.
+type SandboxPath struct {
 	ID string `path:"id" doc:"Id of the sandbox"`
 }
 
@@ -78,15 +80,15 @@ func (f *face) list(ctx context.Context, in *listInput) (*listOutput, error) {
 	return out, nil
 }
 
-func (f *face) get(ctx context.Context, in *sandboxPath) (*sandboxOutput, error) {
+func (f *face) get(ctx context.Context, in *SandboxPath) (*sandboxOutput, error) {
 	return f.onSandbox(ctx, in.ID, sandboxd.Host.Get)
 }
 
-func (f *face) start(ctx context.Context, in *sandboxPath) (*sandboxOutput, error) {
+func (f *face) start(ctx context.Context, in *SandboxPath) (*sandboxOutput, error) {
 	return f.onSandbox(ctx, in.ID, sandboxd.Host.Start)
 }
 
-func (f *face) stop(ctx context.Context, in *sandboxPath) (*sandboxOutput, error) {
+func (f *face) stop(ctx context.Context, in *SandboxPath) (*sandboxOutput, error) {
 	return f.onSandbox(ctx, in.ID, sandboxd.Host.Stop)
 }
 
@@ -103,7 +105,7 @@ func (f *face) onSandbox(ctx context.Context, id string, do func(sandboxd.Host, 
 }
 
 type removeInput struct {
-	sandboxPath
+	SandboxPath
 	Keep string `query:"keep" enum:"files" doc:"files: stop instead, and answer the sandbox"`
 }
 
@@ -154,7 +156,7 @@ type usageOutput struct {
 	Body sandboxd.Usage
 }
 
-func (f *face) usage(ctx context.Context, in *sandboxPath) (*usageOutput, error) {
+func (f *face) usage(ctx context.Context, in *SandboxPath) (*usageOutput, error) {
 	h, err := f.at(ctx, in.ID)
 	if err != nil {
 		return nil, err
