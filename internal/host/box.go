@@ -15,8 +15,10 @@ type box struct {
 	key    string
 	uid    uint32
 	driver sandboxd.Driver
+	old    bool // an earlier process may have written to the files
 
-	life chan struct{} // holds one token while a lifecycle operation runs
+	life     chan struct{} // holds one token while a lifecycle operation runs
+	starting sync.RWMutex  // read-held while a command is being started
 
 	ctx   context.Context // of lifecycle work; ends when the sandbox is to be deleted
 	abort context.CancelFunc
@@ -27,7 +29,7 @@ type box struct {
 }
 
 func newBox(h *Host, rec sandboxd.SandboxRecord, d sandboxd.Driver) *box {
-	b := &box{h: h, id: rec.ID, key: rec.Key, uid: rec.UID, driver: d, life: make(chan struct{}, 1)}
+	b := &box{h: h, id: rec.ID, key: rec.Key, uid: rec.UID, driver: d, old: rec.CreatedAt.Before(h.began), life: make(chan struct{}, 1)}
 	b.ctx, b.abort = context.WithCancel(h.ctx)
 	return b
 }
@@ -105,6 +107,10 @@ func (b *box) endEnvironment(ctx context.Context, ending sandboxd.Ending) error 
 		b.setEnvironment(nil)
 		env.detach()
 		<-env.gone
+		// Who is starting a command now fails on the detached environment; after
+		// this nobody adds a command or a journal.
+		b.starting.Lock()
+		b.starting.Unlock()
 		for _, c := range env.commandList() {
 			c.lose(ending)
 		}
@@ -120,6 +126,8 @@ func environmentCause(c sandboxd.Cause) sandboxd.Cause {
 	return sandboxd.CauseEnvironment
 }
 
+// openFiles answers the workspace. What interrupted writes of an earlier process
+// left is swept before the first use by this one.
 func (b *box) openFiles() (sandboxd.Files, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -127,6 +135,11 @@ func (b *box) openFiles() (sandboxd.Files, error) {
 		f, err := b.h.root.Files(b.key, b.uid)
 		if err != nil {
 			return nil, err
+		}
+		if b.old {
+			if err := f.SweepTemp(b.h.ctx); err != nil {
+				b.h.log.Warn("leftovers of writes not swept", "sandbox", b.id, "err", err)
+			}
 		}
 		b.files = f
 	}

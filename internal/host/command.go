@@ -83,7 +83,15 @@ func (h *Host) StartCommand(ctx context.Context, id string, spec sandboxd.Comman
 		return sandboxd.Command{}, false, err
 	}
 	// The command is started whole or not at all, even if its caller goes away.
-	return env.run(context.WithoutCancel(ctx), spec)
+	ctx = context.WithoutCancel(ctx)
+	cmd, started, err := env.run(ctx, spec)
+	if err != nil {
+		// What a delete overtook failed because of it.
+		if _, gone := h.record(ctx, id); sandboxd.ClassOf(gone) == sandboxd.ClassGone && gone != nil {
+			err = gone
+		}
+	}
+	return cmd, started, err
 }
 
 // sameCommand answers a repeated start of an id.
@@ -127,6 +135,11 @@ func (b *box) ready(ctx context.Context, rec sandboxd.SandboxRecord) (*environme
 
 // run records a command and starts it.
 func (e *environment) run(ctx context.Context, spec sandboxd.CommandSpec) (sandboxd.Command, bool, error) {
+	e.b.starting.RLock()
+	defer e.b.starting.RUnlock()
+	if e.ctx.Err() != nil {
+		return sandboxd.Command{}, false, sandboxd.Errorf(sandboxd.ClassBusy, "the sandbox stopped before the command started")
+	}
 	h := e.b.h
 	now := time.Now().UTC()
 	rec := sandboxd.CommandRecord{

@@ -50,6 +50,7 @@ type Host struct {
 	root    *workspace.Root
 	drivers map[string]sandboxd.Driver
 	log     *slog.Logger
+	began   time.Time
 
 	ctx    context.Context // ends with Close; work already begun runs on it
 	cancel context.CancelFunc
@@ -85,7 +86,7 @@ func New(ctx context.Context, cfg Config) (*Host, error) {
 		return nil, fmt.Errorf("workspaces: %w", err)
 	}
 	h := &Host{
-		cfg: cfg, store: cfg.Store, root: root, log: cfg.Log,
+		cfg: cfg, store: cfg.Store, root: root, log: cfg.Log, began: time.Now(),
 		drivers: map[string]sandboxd.Driver{},
 		boxes:   map[string]*box{}, places: map[string]bool{},
 	}

@@ -404,6 +404,9 @@ type recordingStore struct {
 }
 
 func (s recordingStore) note(state sandboxd.State) {
+	if state == "" {
+		return // of a change that was refused
+	}
 	s.seen.mu.Lock()
 	s.seen.states[state]++
 	s.seen.mu.Unlock()

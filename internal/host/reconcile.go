@@ -173,14 +173,13 @@ func (h *Host) settleCold(ctx context.Context, b *box, ending sandboxd.Ending) e
 // settleFiles looks whether the files of a cold sandbox are there. A record whose
 // host died before it made the directories never had any.
 func (h *Host) settleFiles(ctx context.Context, b *box, rec sandboxd.SandboxRecord) error {
-	if h.root.Exists(rec.Key, rec.ID) {
-		return nil
-	}
-	if rec.Generation == 0 {
+	_, err := h.root.ReadMeta(rec.Key)
+	damaged := err != nil && sandboxd.ClassOf(err) != sandboxd.ClassNotFound
+	if rec.Generation == 0 || damaged || h.root.Exists(rec.Key, rec.ID) {
 		return b.makeFiles(rec)
 	}
 	h.log.Error("files are missing", "sandbox", rec.ID, "key", rec.Key)
-	_, err := h.store.Update(ctx, rec.ID, func(r *sandboxd.SandboxRecord) error {
+	_, err = h.store.Update(ctx, rec.ID, func(r *sandboxd.SandboxRecord) error {
 		r.State = sandboxd.StateLost
 		return nil
 	})
@@ -192,7 +191,9 @@ func (h *Host) settleFiles(ctx context.Context, b *box, rec sandboxd.SandboxReco
 func (h *Host) rebuild(ctx context.Context) error {
 	metas, err := h.root.Metas()
 	if err != nil {
-		return err
+		// A damaged one does not keep the others from being served; if the store
+		// knows it, it is written anew below.
+		h.log.Error("records of workspaces not readable", "err", err)
 	}
 	for _, m := range metas {
 		if _, err := h.store.Get(ctx, m.ID); err == nil {

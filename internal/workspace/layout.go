@@ -93,7 +93,8 @@ func (r *Root) Dirs(key string) (workspace, home string) {
 
 // Create makes the directories of a key and gives them to meta.UID. The key
 // appears complete or not at all. With the same id already there it changes
-// nothing and is no error; with another one it is ClassConflict.
+// nothing and is no error; with another one it is ClassConflict. A record that is
+// damaged, as a power cut may leave it, is written anew.
 func (r *Root) Create(meta Meta) error {
 	if !sandboxd.ValidKey(meta.Key) || !sandboxd.ValidID(meta.ID) {
 		return sandboxd.Invalid("key", "a workspace needs a valid key and id")
@@ -101,7 +102,11 @@ func (r *Root) Create(meta Meta) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if _, err := os.Lstat(filepath.Join(r.dir, meta.Key)); err == nil {
-		if r.Exists(meta.Key, meta.ID) {
+		there, err := r.ReadMeta(meta.Key)
+		if sandboxd.ClassOf(err) == sandboxd.ClassInternal && err != nil {
+			return writeMeta(filepath.Join(r.dir, meta.Key), meta)
+		}
+		if err == nil && there.ID == meta.ID {
 			return nil
 		}
 		return sandboxd.Errorf(sandboxd.ClassConflict, "the files of another sandbox have this key")
@@ -149,10 +154,9 @@ func writeMeta(dir string, meta Meta) error {
 	if err != nil {
 		return hostError(err, "the workspace's record cannot be written")
 	}
+	// Not brought to the disk: a power cut may leave it empty, and Create then
+	// writes it anew from the host's store.
 	_, err = f.Write(append(data, '\n'))
-	if err == nil {
-		err = f.Sync()
-	}
 	if err = errors.Join(err, f.Close()); err == nil {
 		err = os.Rename(f.Name(), filepath.Join(dir, metaFile))
 	}
@@ -226,32 +230,12 @@ func (r *Root) Metas() ([]Meta, error) {
 
 // Files serves the workspace of a key to callers; what is made belongs to uid.
 // ClassNotFound.
-func (r *Root) Files(key string, uid uint32) (sandboxd.Files, error) {
+func (r *Root) Files(key string, uid uint32) (*Workspace, error) {
 	dir, _ := r.Dirs(key)
 	if dir == "" {
 		return nil, sandboxd.Invalid("key", "it is not a key")
 	}
-	w, err := New(dir, uid)
-	if err != nil {
-		return nil, err
-	}
-	return w, nil
-}
-
-// SweepTemp removes from every workspace what interrupted writes of an earlier
-// process left. It is for the start of a host, before anything is served.
-func (r *Root) SweepTemp(ctx context.Context) error {
-	metas, err := r.Metas()
-	failed := []error{err}
-	for _, meta := range metas {
-		dir, _ := r.Dirs(meta.Key)
-		w, err := New(dir, meta.UID)
-		if err == nil {
-			err = w.SweepTemp(ctx)
-		}
-		failed = append(failed, err)
-	}
-	return errors.Join(failed...)
+	return New(dir, uid)
 }
 
 // Trash moves the files of a key out of reach at once, if they are those of id;

@@ -63,11 +63,18 @@ func TestLifeOfAKey(t *testing.T) {
 	if err := os.WriteFile(left, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := r.SweepTemp(t.Context()); err != nil {
+	if err := f.SweepTemp(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := os.Lstat(left); err == nil {
 		t.Error("not swept")
+	}
+	// As a power cut may leave it.
+	if err := os.Truncate(filepath.Join(dir, "trash", metaFile), 0); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Create(meta); err != nil || !r.Exists("trash", meta.ID) {
+		t.Errorf("a damaged record is not written anew: %v", err)
 	}
 	meta.Driver = "docker"
 	if err := r.WriteMeta(meta); err != nil {

@@ -1,0 +1,487 @@
+// Package crash ends the server with kill -9 while it works and looks whether
+// anything that it acknowledged is lost: at every named point between two durable
+// steps, and at random moments. The server is this test's own binary, run as
+// `serve` on the process driver, so that a point can be armed without a switch in
+// the product.
+package crash
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"sandboxd"
+	"sandboxd/client"
+	"sandboxd/internal/app"
+	"sandboxd/internal/captest"
+	"sandboxd/internal/failpoint"
+)
+
+const (
+	childEnv = "CRASH_TEST_SERVER"
+	pointEnv = "CRASH_TEST_POINT"
+)
+
+func TestMain(m *testing.M) {
+	if os.Getenv(childEnv) == "" {
+		os.Exit(m.Run())
+	}
+	if point := os.Getenv(pointEnv); point != "" {
+		failpoint.Arm(func(name string) {
+			if name == point {
+				syscall.Kill(os.Getpid(), syscall.SIGKILL)
+				select {} // nothing after the point may run
+			}
+		})
+	}
+	os.Exit(app.Main(context.Background(), os.Args[1:], os.Stdin, os.Stdout, os.Stderr, os.Environ()))
+}
+
+// server is one data directory and the process that serves it now.
+type server struct {
+	t    *testing.T
+	data string
+	addr string
+	cmd  *exec.Cmd
+	log  *bytes.Buffer
+	dead chan struct{}
+}
+
+func newServer(t *testing.T) *server {
+	t.Helper()
+	captest.Root(t)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr := l.Addr().String()
+	l.Close()
+	s := &server{t: t, data: t.TempDir(), addr: addr}
+	t.Cleanup(s.finish)
+	return s
+}
+
+func (s *server) start(point string) {
+	s.t.Helper()
+	s.log = &bytes.Buffer{}
+	s.cmd = exec.Command("/proc/self/exe", "serve", "--data", s.data, "--listen", s.addr, "--driver", "process", "--max-sandboxes", "200")
+	s.cmd.Env = append(os.Environ(), childEnv+"=1", pointEnv+"="+point)
+	s.cmd.Stdout, s.cmd.Stderr = s.log, s.log
+	// Its own process group: a signal to the test's group is not the server's.
+	s.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := s.cmd.Start(); err != nil {
+		s.t.Fatal(err)
+	}
+	dead, cmd := make(chan struct{}), s.cmd
+	s.dead = dead
+	go func() { cmd.Wait(); close(dead) }()
+	s.until("the server answers", 30*time.Second, func() bool {
+		select {
+		case <-dead:
+			s.t.Fatalf("the server ended at start: %s", s.log)
+		default:
+		}
+		resp, err := http.Get("http://" + s.addr + "/healthz")
+		if err != nil {
+			return false
+		}
+		resp.Body.Close()
+		return resp.StatusCode == 200
+	})
+}
+
+func (s *server) kill() {
+	syscall.Kill(s.cmd.Process.Pid, syscall.SIGKILL)
+	<-s.dead
+}
+
+// finish ends what the test left: the sandboxes through a healthy server, then it.
+func (s *server) finish() {
+	if s.cmd == nil {
+		return
+	}
+	select {
+	case <-s.dead:
+		s.start("")
+	default:
+	}
+	c := s.client()
+	list, err := c.List(context.Background(), "")
+	if err != nil {
+		s.t.Errorf("list at the end: %v", err)
+	}
+	for _, sb := range list {
+		if err := c.Delete(context.Background(), sb.ID); err != nil {
+			s.t.Errorf("delete at the end: %v", err)
+		}
+	}
+	s.until("all is deleted", 30*time.Second, func() bool {
+		left, err := os.ReadDir(filepath.Join(s.data, "workspaces"))
+		if err != nil {
+			return false
+		}
+		for _, e := range left {
+			if e.Name() != "trash" {
+				return false
+			}
+		}
+		return true
+	})
+	s.kill()
+	if left := cgroupsOf(list); len(left) > 0 {
+		s.t.Errorf("cgroups left behind: %v", left)
+	}
+}
+
+// cgroupsOf finds cgroup directories of sandboxes that were deleted.
+func cgroupsOf(list []sandboxd.Sandbox) []string {
+	var left []string
+	for _, pattern := range []string{"/sys/fs/cgroup/*/*/*/", "/sys/fs/cgroup/*/*/", "/sys/fs/cgroup/*/*/*/*/"} {
+		dirs, _ := filepath.Glob(pattern)
+		for _, d := range dirs {
+			for _, sb := range list {
+				if strings.Contains(filepath.Base(d), sb.ID) {
+					left = append(left, d)
+				}
+			}
+		}
+	}
+	return left
+}
+
+func (s *server) until(what string, limit time.Duration, cond func() bool) {
+	s.t.Helper()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	deadline := time.After(limit)
+	for !cond() {
+		select {
+		case <-tick.C:
+		case <-deadline:
+			s.t.Fatalf("timed out: %s\n%s", what, s.log)
+		}
+	}
+}
+
+func (s *server) client() *client.Client {
+	s.t.Helper()
+	token, err := os.ReadFile(filepath.Join(s.data, "token"))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	c, err := client.New("http://"+s.addr, strings.TrimSpace(string(token)))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return c
+}
+
+// ledger is what a client was told, and so what must hold after a crash.
+type ledger struct {
+	mu      sync.Mutex
+	files   map[string]map[string]string // sandbox -> path -> acknowledged hash
+	writing map[string]map[string]string // the same for a write that was not answered
+	running map[string]int64             // sandbox -> acknowledged generation
+	deleted map[string]bool
+	unsure  map[string]bool                     // sandboxes with an unanswered lifecycle operation
+	output  map[string]map[string]*bytes.Buffer // sandbox -> command -> bytes seen
+}
+
+func newLedger() *ledger {
+	return &ledger{
+		files: map[string]map[string]string{}, writing: map[string]map[string]string{}, running: map[string]int64{},
+		deleted: map[string]bool{}, unsure: map[string]bool{}, output: map[string]map[string]*bytes.Buffer{},
+	}
+}
+
+func hash(b []byte) string { h := sha256.Sum256(b); return hex.EncodeToString(h[:]) }
+
+// counterLines is the output that a counting command has after n lines.
+func counterLines(n int) []byte {
+	var b bytes.Buffer
+	for i := range n {
+		fmt.Fprintf(&b, "line %d\n", i)
+	}
+	return b.Bytes()
+}
+
+// work runs a mix of opens, writes, commands and deletes until the server is gone
+// or rounds are done, and notes what was acknowledged.
+func (l *ledger) work(ctx context.Context, c *client.Client, name string, rounds int) {
+	for i := range rounds {
+		if !l.round(ctx, c, fmt.Sprintf("%s-%d", name, i), i) {
+			return
+		}
+	}
+}
+
+func (l *ledger) round(ctx context.Context, c *client.Client, key string, i int) bool {
+	sb, _, err := c.Open(ctx, sandboxd.OpenRequest{Key: key})
+	if err != nil {
+		return false
+	}
+	l.mu.Lock()
+	l.running[sb.ID] = sb.Generation
+	l.files[sb.ID], l.writing[sb.ID] = map[string]string{}, map[string]string{}
+	l.output[sb.ID] = map[string]*bytes.Buffer{}
+	l.mu.Unlock()
+	f, err := c.Files(ctx, sb.ID)
+	if err != nil {
+		return false
+	}
+	for n := range 3 {
+		body := bytes.Repeat([]byte(fmt.Sprintf("%s %d %d|", key, i, n)), 1000)
+		path := fmt.Sprintf("dir/file-%d", n%2) // the third replaces the first
+		l.mu.Lock()
+		l.writing[sb.ID][path] = hash(body)
+		l.mu.Unlock()
+		if _, err := f.Write(ctx, path, bytes.NewReader(body), sandboxd.WriteOptions{Size: int64(len(body))}); err != nil {
+			return false
+		}
+		l.mu.Lock()
+		l.files[sb.ID][path] = hash(body)
+		l.mu.Unlock()
+	}
+	cmd, _, err := c.StartCommand(ctx, sb.ID, sandboxd.CommandSpec{
+		ID: "count", Background: true,
+		Shell: `i=0; while [ $i -lt 40 ]; do echo "line $i"; i=$((i+1)); sleep 0.01; done; sleep 3600`,
+	})
+	if err != nil {
+		return false
+	}
+	seen := &bytes.Buffer{}
+	l.mu.Lock()
+	l.output[sb.ID][cmd.ID] = seen
+	l.mu.Unlock()
+	l.follow(ctx, c, sb.ID, cmd.ID, seen, 10)
+	switch i % 3 {
+	case 1:
+		l.mu.Lock()
+		l.unsure[sb.ID] = true
+		l.mu.Unlock()
+		if _, err := c.Stop(ctx, sb.ID); err != nil {
+			return false
+		}
+		l.mu.Lock()
+		delete(l.unsure, sb.ID)
+		delete(l.running, sb.ID)
+		l.mu.Unlock()
+	case 2:
+		l.mu.Lock()
+		l.unsure[sb.ID] = true
+		l.mu.Unlock()
+		if err := c.Delete(ctx, sb.ID); err != nil {
+			return false
+		}
+		l.mu.Lock()
+		l.deleted[sb.ID] = true
+		l.mu.Unlock()
+	}
+	return true
+}
+
+// follow reads until it saw so many lines, or the stream breaks.
+func (l *ledger) follow(ctx context.Context, c *client.Client, id, cmd string, into *bytes.Buffer, lines int) {
+	s, err := c.FollowCommand(ctx, id, cmd, sandboxd.FollowOptions{Follow: true})
+	if err != nil {
+		return
+	}
+	defer s.Close()
+	for {
+		frame, err := s.Next(ctx)
+		if err != nil {
+			return
+		}
+		l.mu.Lock()
+		into.Write(frame.Data)
+		n := bytes.Count(into.Bytes(), []byte("\n"))
+		l.mu.Unlock()
+		if n >= lines {
+			return
+		}
+	}
+}
+
+// check compares a healthy server with the ledger.
+func (l *ledger) check(t *testing.T, s *server) {
+	t.Helper()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	c, ctx := s.client(), t.Context()
+	for id, files := range l.files {
+		if l.deleted[id] {
+			if _, err := c.Get(ctx, id); sandboxd.ClassOf(err) != sandboxd.ClassGone {
+				t.Errorf("sandbox %s was deleted and answers %v", id, err)
+			}
+			continue
+		}
+		sb, err := c.Get(ctx, id)
+		if l.unsure[id] {
+			if err != nil {
+				continue // the delete that was not answered was accepted
+			}
+		} else if err != nil {
+			t.Errorf("sandbox %s is lost: %v", id, err)
+			continue
+		}
+		l.checkFiles(t, c, id, files)
+		if gen, ok := l.running[id]; ok && !l.unsure[id] {
+			if sb.State != sandboxd.StateRunning || sb.Generation != gen {
+				t.Errorf("sandbox %s was running in generation %d and is %s in %d: %+v", id, gen, sb.State, sb.Generation, sb.LastEnding)
+				continue
+			}
+			l.checkOutput(t, c, id)
+		}
+	}
+}
+
+func (l *ledger) checkFiles(t *testing.T, c *client.Client, id string, files map[string]string) {
+	t.Helper()
+	f, err := c.Files(t.Context(), id)
+	if err != nil {
+		t.Errorf("files of %s: %v", id, err)
+		return
+	}
+	for path, want := range files {
+		r, err := f.Open(t.Context(), path)
+		if err != nil {
+			t.Errorf("acknowledged file %s of %s: %v", path, id, err)
+			continue
+		}
+		body, err := io.ReadAll(r)
+		r.Close()
+		// A write that was under way may have happened or not, but whole.
+		if got := hash(body); err != nil || (got != want && got != l.writing[id][path]) {
+			t.Errorf("acknowledged file %s of %s has other content (%d bytes, %v)", path, id, len(body), err)
+		}
+	}
+}
+
+// checkOutput reads a surviving command's whole output: it must begin with what
+// was seen and be exactly what a counter writes.
+func (l *ledger) checkOutput(t *testing.T, c *client.Client, id string) {
+	t.Helper()
+	for cmd, seen := range l.output[id] {
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		got := &bytes.Buffer{}
+		s, err := c.FollowCommand(ctx, id, cmd, sandboxd.FollowOptions{Follow: true})
+		if err != nil {
+			t.Errorf("output of %s in %s: %v", cmd, id, err)
+			cancel()
+			continue
+		}
+		want := counterLines(40)
+		for got.Len() < len(want) {
+			frame, err := s.Next(ctx)
+			if err != nil {
+				t.Errorf("output of %s in %s broke after %d bytes: %v", cmd, id, got.Len(), err)
+				break
+			}
+			if frame.Ending != nil {
+				t.Errorf("command %s in %s ended: %+v", cmd, id, frame.Ending)
+				break
+			}
+			got.Write(frame.Data)
+		}
+		s.Close()
+		cancel()
+		if !bytes.HasPrefix(got.Bytes(), seen.Bytes()) || !bytes.Equal(got.Bytes(), want) {
+			t.Errorf("output of %s in %s: %d bytes seen before, %d now, not the same", cmd, id, seen.Len(), got.Len())
+		}
+	}
+}
+
+// TestEveryPoint ends the server at each named point once, and fails for a point
+// that the mix never reaches.
+func TestEveryPoint(t *testing.T) {
+	captest.Root(t)
+	for _, point := range failpoint.All() {
+		t.Run(point, func(t *testing.T) {
+			s := newServer(t)
+			s.start("")
+			l := newLedger()
+			l.work(t.Context(), s.client(), "before", 1)
+			s.kill()
+			s.start(point)
+			l.work(t.Context(), s.client(), "mix", 3)
+			select {
+			case <-s.dead:
+			case <-time.After(20 * time.Second):
+				t.Fatalf("the mix never reached %s", point)
+			}
+			s.start("")
+			l.check(t, s)
+		})
+	}
+}
+
+// randomKills is how many random kills TestRandom makes; each server dies once a
+// round and is looked at after it.
+const randomKills = 200
+
+func TestRandom(t *testing.T) {
+	captest.Root(t)
+	kills := randomKills
+	if testing.Short() {
+		kills = 10
+	}
+	s := newServer(t)
+	seed := time.Now().UnixNano()
+	rng := rand.New(rand.NewPCG(uint64(seed), 1))
+	t.Logf("seed %d", seed)
+	s.start("")
+	for n := range kills {
+		l := newLedger()
+		ctx, cancel := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		for worker := range 2 {
+			c := s.client()
+			wg.Go(func() { l.work(ctx, c, fmt.Sprintf("r%d-%d", n, worker), 6) })
+		}
+		select {
+		case <-time.After(time.Duration(5+rng.IntN(400)) * time.Millisecond):
+		case <-s.dead:
+			t.Fatalf("the server died by itself: %s", s.log)
+		}
+		s.kill()
+		wg.Wait()
+		cancel()
+		s.start("")
+		l.check(t, s)
+		if t.Failed() {
+			t.Fatalf("after kill %d\n%s", n, s.log)
+		}
+		s.deleteAll(t)
+	}
+	t.Logf("%d random kills", kills)
+}
+
+func (s *server) deleteAll(t *testing.T) {
+	t.Helper()
+	c := s.client()
+	list, err := c.List(t.Context(), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, sb := range list {
+		var e *sandboxd.Error
+		if err := c.Delete(t.Context(), sb.ID); err != nil && !errors.As(err, &e) {
+			t.Fatal(err)
+		}
+	}
+}
