@@ -83,7 +83,8 @@ func (f *files) Write(ctx context.Context, path string, body io.Reader, opts san
 		}
 	}
 	if opts.Size == 0 {
-		if err := sized.mustBeEmpty(); err != nil {
+		// The transport does not read a body of no bytes.
+		if _, err := sized.Read(nil); err != nil && err != io.EOF {
 			return sandboxd.FileInfo{}, err
 		}
 	}
@@ -92,27 +93,13 @@ func (f *files) Write(ctx context.Context, path string, body io.Reader, opts san
 	return e.info(), err
 }
 
-// sizedReader fails when the body is not as long as declared.
+// sizedReader fails when the body is not as long as declared. The last bytes are
+// let go only after the end was seen, because with them the server has a whole
+// body and writes it.
 type sizedReader struct {
 	r       io.Reader
 	left    int64
 	bounded bool
-}
-
-func (s *sizedReader) wrong() error {
-	return sandboxd.Invalid("size", "the body is not as long as declared")
-}
-
-func (s *sizedReader) mustBeEmpty() error {
-	var one [1]byte
-	n, err := io.ReadFull(s.r, one[:])
-	if n > 0 {
-		return s.wrong()
-	}
-	if err != nil && err != io.EOF {
-		return err
-	}
-	return nil
 }
 
 func (s *sizedReader) Read(p []byte) (int, error) {
@@ -121,10 +108,27 @@ func (s *sizedReader) Read(p []byte) (int, error) {
 		return n, err
 	}
 	s.left -= int64(n)
+	if s.left == 0 && err == nil {
+		err = s.end()
+	}
 	if s.left < 0 || (err == io.EOF && s.left > 0) {
-		return 0, s.wrong()
+		err = sandboxd.Invalid("size", "the body is not as long as declared")
+	}
+	if err != nil && err != io.EOF {
+		return 0, err
 	}
 	return n, err
+}
+
+// end answers io.EOF when the body has no more bytes.
+func (s *sizedReader) end() error {
+	var one [1]byte
+	n, err := io.ReadFull(s.r, one[:])
+	s.left -= int64(n)
+	if err == nil {
+		err = io.ErrNoProgress // replaced by the caller, which sees left below 0
+	}
+	return err
 }
 
 // Stat implements sandboxd.Files.
