@@ -23,6 +23,7 @@ var floors = []struct {
 	{"internal/guest/wire", nil, "shared by both ends of the link"},
 	{"internal/guest/inside", []string{"internal/guest/wire"}, "runs inside every sandbox: small, and independent of the host's code"},
 	{"internal/isolate/setup", nil, "between clone and exec nothing of the host may be in reach"},
+	{"internal/isolate/prober", nil, "a program of the tests, run inside"},
 	{"internal/isolate/spawn", []string{"internal/guest/wire", "internal/guest/inside", "internal/isolate/setup"}, "starts commands inside a sandbox"},
 	{"cmd/init", []string{"internal/guest/wire", "internal/guest/inside", "internal/isolate/setup", "internal/isolate/spawn"}, "as internal/guest/inside"},
 	{"internal/guest", []string{".", "internal/failpoint", "internal/guest/wire"}, "the host's end of the link trusts nothing and needs nothing"},

@@ -68,6 +68,7 @@ func TestSuitesOnV2(t *testing.T) {
 		jobs = append(jobs, build(t, out, pkg, overlay))
 	}
 	goBuild(t, "build", "-trimpath", "-o", filepath.Join(out, "vminit"), "sandboxd/test/v2/vminit")
+	goBuild(t, "build", "-buildvcs=false", "-o", filepath.Join(out, "prober"), "sandboxd/internal/isolate/prober") // fills the cache
 	raw, err := json.Marshal(jobs)
 	if err != nil {
 		t.Fatal(err)
@@ -128,7 +129,10 @@ func build(t *testing.T, out, pkg, overlay string) job {
 		Name: name,
 		Dir:  directory(t, pkg),
 		Argv: []string{"/mnt/" + name + ".test", "-test.v", "-test.timeout=240s"},
-		Env: []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/tmp", "TMPDIR=/tmp",
+		// The go tool works inside for tests that build a program, from the cache
+		// that the builds out here have filled.
+		Env: []string{"PATH=" + goEnv(t, "GOROOT") + "/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+			"HOME=/tmp", "TMPDIR=/tmp", "GOCACHE=/srv", "GOMODCACHE=" + goEnv(t, "GOMODCACHE"), "GOPROXY=off", "GOFLAGS=-buildvcs=false",
 			"SANDBOXD_TEST_EXPECT=" + expect, "SANDBOXD_TEST_CAPS=/mnt/caps"},
 	}
 }
@@ -142,6 +146,15 @@ func goBuild(t *testing.T, args ...string) {
 	}
 }
 
+func goEnv(t *testing.T, name string) string {
+	t.Helper()
+	value, err := exec.Command("go", "env", name).Output()
+	if err != nil {
+		t.Fatalf("go env %s: %v", name, err)
+	}
+	return strings.TrimSpace(string(value))
+}
+
 // boot runs the machine until it powers off and answers its console. A kernel in
 // user mode is a family of processes: they share a session, and the session is
 // ended as a whole.
@@ -153,7 +166,7 @@ func boot(t *testing.T, uml, out string) string {
 	state := t.TempDir()
 	cmd := exec.CommandContext(ctx, uml,
 		"mem=768M", "root=/dev/root", "rootfstype=hostfs", "rootflags=/", "ro",
-		"init="+filepath.Join(out, "vminit"), "VMINIT_OUT="+out,
+		"init="+filepath.Join(out, "vminit"), "VMINIT_OUT="+out, "VMINIT_CACHE="+goEnv(t, "GOCACHE"),
 		"con=null", "con0=null,fd:1", "uml_dir="+state, "umid=v2", "quiet", "panic=-1")
 	cmd.Env = []string{"PATH=/usr/bin:/bin", "HOME=" + state, "TMPDIR=" + state}
 	if shim := xstateShim(t, out); shim != "" {

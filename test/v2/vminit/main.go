@@ -27,7 +27,7 @@ type job struct {
 const out = "/mnt"
 
 func main() {
-	err := run(os.Getenv("VMINIT_OUT"))
+	err := run(os.Getenv("VMINIT_OUT"), os.Getenv("VMINIT_CACHE"))
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "vminit:", err)
 		_ = os.WriteFile(filepath.Join(out, "vminit.error"), []byte(err.Error()), 0o644)
@@ -36,9 +36,11 @@ func main() {
 	_ = unix.Reboot(unix.LINUX_REBOOT_CMD_POWER_OFF)
 }
 
-func run(outside string) error {
-	if outside == "" {
-		return errors.New("VMINIT_OUT names no directory")
+// run takes two directories of the machine outside: one for jobs and results, and
+// the go tool's cache, for tests that build a program.
+func run(outside, cache string) error {
+	if outside == "" || cache == "" {
+		return errors.New("VMINIT_OUT and VMINIT_CACHE must name directories")
 	}
 	for _, m := range []struct {
 		kind, at, data string
@@ -52,6 +54,7 @@ func run(outside string) error {
 		{"tmpfs", "/var/lib", "mode=755", unix.MS_NOSUID | unix.MS_NODEV},
 		{"devtmpfs", "/dev", "mode=755", unix.MS_NOSUID},
 		{"hostfs", out, outside, 0},
+		{"hostfs", "/srv", cache, 0},
 	} {
 		if err := unix.Mount("none", m.at, m.kind, m.flags, m.data); err != nil && !errors.Is(err, unix.EBUSY) {
 			return fmt.Errorf("mount %s at %s: %w", m.kind, m.at, err)
