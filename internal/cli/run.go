@@ -14,11 +14,27 @@ import (
 // runCmd is a whole sandbox for one command.
 type runCmd struct {
 	Server    server    `embed:""`
-	Copy      string    `type:"existingdir" placeholder:"DIR" help:"Put this folder into the workspace; what the command creates or changes comes back into it."`
+	Copy      folder    `placeholder:"DIR" help:"Put this folder into the workspace; what the command creates or changes comes back into it."`
 	MaxReturn bytesFlag `default:"1G" placeholder:"SIZE" help:"Most bytes that come back, ${default} by default."`
 	Keep      bool      `help:"Keep the sandbox and print its id on stderr."`
 	openFlags
 	commandFlags
+}
+
+// folder is a directory that is there, by the name it was given.
+type folder string
+
+// UnmarshalText refuses what is no directory.
+func (f *folder) UnmarshalText(text []byte) error {
+	info, err := os.Stat(string(text))
+	switch {
+	case err != nil:
+		return err
+	case !info.IsDir():
+		return fmt.Errorf("%s is not a directory", text)
+	}
+	*f = folder(text)
+	return nil
 }
 
 // deleteTimeout bounds the clean-up after an interrupted run.
@@ -58,7 +74,7 @@ func (c *runCmd) Run(ctx context.Context, p Process) (err error) {
 	if err != nil {
 		return err
 	}
-	if _, err := send(ctx, files, c.Copy, ""); err != nil {
+	if _, err := send(ctx, files, string(c.Copy), ""); err != nil {
 		return err
 	}
 	before, err := snapshot(ctx, files)
@@ -91,7 +107,7 @@ func snapshot(ctx context.Context, files sandboxd.Files) (map[string]string, err
 // bringBack writes what is new or changed since before into the folder. An ETag
 // that moved only nominates a file; bytes that are there already are left alone.
 func (c *runCmd) bringBack(ctx context.Context, p Process, files sandboxd.Files, before map[string]string) error {
-	root, err := os.OpenRoot(c.Copy)
+	root, err := os.OpenRoot(string(c.Copy))
 	if err != nil {
 		return localError(err)
 	}
@@ -125,7 +141,7 @@ func (c *runCmd) bringBack(ctx context.Context, p Process, files sandboxd.Files,
 			return err
 		}
 		if what != "" {
-			fmt.Fprintf(p.Stderr, "%s: %s\n", what, shown(path.Join(filepath.ToSlash(c.Copy), info.Path)))
+			fmt.Fprintf(p.Stderr, "%s: %s\n", what, shown(path.Join(filepath.ToSlash(string(c.Copy)), info.Path)))
 		}
 	}
 	return nil

@@ -52,10 +52,10 @@ func build(dir string) error {
 	}
 	repository = filepath.Dir(filepath.Dir(wd))
 	binary = filepath.Join(dir, "sandboxd")
-	steps := [][]string{{"build", "-o", binary, "./cmd/sandboxd"}}
-	const init = "internal/driver/process/initbin/init"
-	if _, err := os.Stat(filepath.Join(repository, init)); errors.Is(err, os.ErrNotExist) {
-		steps = append([][]string{{"build", "-trimpath", "-ldflags", "-s -w", "-o", init, "./cmd/init"}}, steps...)
+	// As `make build` does it; what is up to date is not written again.
+	steps := [][]string{
+		{"build", "-trimpath", "-ldflags", "-s -w", "-o", "internal/driver/process/initbin/init", "./cmd/init"},
+		{"build", "-trimpath", "-ldflags", "-s -w", "-o", binary, "./cmd/sandboxd"},
 	}
 	for _, args := range steps {
 		cmd := exec.Command("go", args...)
