@@ -60,7 +60,7 @@ func (d *Driver) Adopt(ctx context.Context, id string, raw sandboxd.Handle) erro
 	}
 	var h handle
 	herr := json.Unmarshal(raw, &h)
-	e := &environment{id: id, generation: h.Generation, limits: h.Limits, ended: make(chan struct{})}
+	e := &environment{id: id, generation: h.Generation, limits: h.Limits, busy: make(chan struct{}), ended: make(chan struct{})}
 	d.envs[id] = e
 	d.mu.Unlock()
 
@@ -70,6 +70,7 @@ func (d *Driver) Adopt(ctx context.Context, id string, raw sandboxd.Handle) erro
 	}
 	if err == nil {
 		if err = d.commit(e, h.PID, pidfd); err == nil {
+			d.release(e, true)
 			return nil
 		}
 	}
@@ -82,9 +83,7 @@ func (d *Driver) Adopt(ctx context.Context, id string, raw sandboxd.Handle) erro
 	if h.PID > 0 {
 		waitPID(h.PID, unix.WNOHANG) // ours when the same process started it
 	}
-	d.mu.Lock()
-	delete(d.envs, id)
-	d.mu.Unlock()
+	d.release(e, false)
 	if cerr != nil {
 		return sandboxd.Wrap(sandboxd.ClassUnavailable, cerr, "remove what the sandbox left")
 	}

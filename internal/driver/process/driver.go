@@ -53,16 +53,17 @@ var (
 	_ sandboxd.CommandGroups = (*Driver)(nil)
 )
 
-// environment is one that this driver started or adopted. While starting, process
-// is nil.
+// environment is one that this driver started or adopted, or the place of one that
+// is being started, adopted or stopped. Of those three one goes on at a time.
 type environment struct {
 	id         string
 	generation int64
 	limits     sandboxd.Limits
 	pid        int
-	pidfd      *os.File
-	started    time.Time // by our clock; zero when adopted
-	stopping   bool      // under Driver.mu
+	pidfd      *os.File      // nil until it is started or adopted
+	started    time.Time     // by our clock; zero when adopted
+	stopping   bool          // under Driver.mu
+	busy       chan struct{} // under Driver.mu: not nil while one goes on, closed after it
 	ended      chan struct{}
 	ending     *sandboxd.Ending // once ended is closed and it ended by itself
 }
@@ -124,6 +125,17 @@ func (d *Driver) Close() error {
 }
 
 var errClosed = sandboxd.Errorf(sandboxd.ClassUnavailable, "the driver is closed")
+
+// release ends what holds an environment's place; without keep the place is free.
+func (d *Driver) release(e *environment, keep bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if !keep && d.envs[e.id] == e {
+		delete(d.envs, e.id)
+	}
+	close(e.busy)
+	e.busy = nil
+}
 
 // running answers an environment that this driver holds, started and not ended.
 func (d *Driver) running(id string) (*environment, error) {
@@ -234,26 +246,50 @@ func (d *Driver) List(context.Context) ([]string, error) {
 // stopTime bounds the wait for processes that were sent SIGKILL.
 const stopTime = 5 * time.Second
 
-// Stop is sandboxd.Driver's. Once begun it is not interrupted by ctx: half an
-// environment is no state.
+// Stop is sandboxd.Driver's. It waits for a start that goes on; once begun it is
+// not interrupted by ctx: half an environment is no state.
 func (d *Driver) Stop(ctx context.Context, id string) error {
 	if !sandboxd.ValidID(id) {
 		return sandboxd.Invalid("id", "no sandbox has this id")
 	}
-	d.mu.Lock()
-	e := d.envs[id]
-	if e != nil && e.pidfd == nil {
-		d.mu.Unlock()
-		return sandboxd.Errorf(sandboxd.ClassBusy, "the sandbox is just being started")
+	e, err := d.hold(ctx, id)
+	if err != nil {
+		return err
 	}
-	if e != nil {
-		e.stopping = true
-	}
-	d.mu.Unlock()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTime)
 	defer cancel()
-	if e != nil {
-		// Closed by Close or by the watcher: then it is the watcher's to report.
+	err = d.stop(ctx, e)
+	d.release(e, err != nil && e.pidfd != nil)
+	return err
+}
+
+// hold takes the place of an id for Stop, when nothing else has it.
+func (d *Driver) hold(ctx context.Context, id string) (*environment, error) {
+	for {
+		d.mu.Lock()
+		e := d.envs[id]
+		if e == nil {
+			e = &environment{id: id}
+			d.envs[id] = e
+		}
+		busy := e.busy
+		if busy == nil {
+			e.busy, e.stopping = make(chan struct{}), true
+		}
+		d.mu.Unlock()
+		if busy == nil {
+			return e, nil
+		}
+		select {
+		case <-busy:
+		case <-ctx.Done():
+			return nil, sandboxd.Wrap(sandboxd.ClassUnavailable, ctx.Err(), "the sandbox is just being started or stopped")
+		}
+	}
+}
+
+func (d *Driver) stop(ctx context.Context, e *environment) error {
+	if e.pidfd != nil {
 		signalPidfd(e.pidfd, unix.SIGKILL)
 		select {
 		case <-e.ended:
@@ -261,14 +297,9 @@ func (d *Driver) Stop(ctx context.Context, id string) error {
 			return sandboxd.Errorf(sandboxd.ClassUnavailable, "the sandbox's processes do not end")
 		}
 	}
-	if err := d.clean(ctx, id); err != nil {
+	if err := d.clean(ctx, e.id); err != nil {
 		return sandboxd.Wrap(sandboxd.ClassUnavailable, err, "remove what the sandbox left")
 	}
-	d.mu.Lock()
-	if d.envs[id] == e {
-		delete(d.envs, id)
-	}
-	d.mu.Unlock()
 	return nil
 }
 

@@ -41,23 +41,20 @@ func (d *Driver) Start(ctx context.Context, spec sandboxd.EnvironmentSpec) (sand
 	if err := d.check(spec); err != nil {
 		return nil, err
 	}
-	e := &environment{id: spec.ID, generation: spec.Generation, limits: spec.Limits, ended: make(chan struct{})}
-	if err := d.reserve(ctx, e); err != nil {
+	e := &environment{id: spec.ID, generation: spec.Generation, limits: spec.Limits, busy: make(chan struct{}), ended: make(chan struct{})}
+	if err := d.reserve(e); err != nil {
 		return nil, err
 	}
 	handle, err := d.start(ctx, e, spec)
-	if err == nil {
-		return handle, nil
+	if err != nil {
+		cctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTime)
+		defer cancel()
+		if cerr := d.clean(cctx, spec.ID); cerr != nil {
+			d.cfg.Log.Error("a failed start left something behind", "sandbox", spec.ID, "error", cerr)
+		}
 	}
-	cctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTime)
-	defer cancel()
-	if cerr := d.clean(cctx, spec.ID); cerr != nil {
-		d.cfg.Log.Error("a failed start left something behind", "sandbox", spec.ID, "error", cerr)
-	}
-	d.mu.Lock()
-	delete(d.envs, spec.ID)
-	d.mu.Unlock()
-	return nil, err
+	d.release(e, err == nil)
+	return handle, err
 }
 
 func (d *Driver) check(spec sandboxd.EnvironmentSpec) error {
@@ -75,9 +72,8 @@ func (d *Driver) check(spec sandboxd.EnvironmentSpec) error {
 	return nil
 }
 
-// reserve takes the id's place. What an environment that ended by itself left
-// goes first.
-func (d *Driver) reserve(ctx context.Context, e *environment) error {
+// reserve takes the id's place, also from an environment that ended by itself.
+func (d *Driver) reserve(e *environment) error {
 	conflict := sandboxd.Errorf(sandboxd.ClassConflict, "the sandbox has an environment already")
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -85,8 +81,12 @@ func (d *Driver) reserve(ctx context.Context, e *environment) error {
 		return errClosed
 	}
 	old := d.envs[e.id]
-	if old != nil {
-		if old.pidfd == nil || old.stopping {
+	if old == nil {
+		if _, err := os.Lstat(d.groups.dir("pids", e.id)); err == nil {
+			return conflict // of an earlier server, not adopted
+		}
+	} else {
+		if old.busy != nil {
 			return conflict
 		}
 		select {
@@ -94,21 +94,16 @@ func (d *Driver) reserve(ctx context.Context, e *environment) error {
 		default:
 			return conflict
 		}
-	} else if _, err := os.Lstat(d.groups.dir("pids", e.id)); err == nil {
-		return conflict // of an earlier server, not adopted
 	}
 	d.envs[e.id] = e
-	if old == nil {
-		return nil
-	}
-	if err := d.clean(ctx, e.id); err != nil {
-		d.envs[e.id] = old
-		return sandboxd.Wrap(sandboxd.ClassUnavailable, err, "remove what the last environment left")
-	}
 	return nil
 }
 
 func (d *Driver) start(ctx context.Context, e *environment, spec sandboxd.EnvironmentSpec) (sandboxd.Handle, error) {
+	// What an environment that ended by itself left is kept until now.
+	if err := d.clean(ctx, spec.ID); err != nil {
+		return nil, sandboxd.Wrap(sandboxd.ClassUnavailable, err, "remove what the last environment left")
+	}
 	program, err := d.installInit(ctx)
 	if err != nil {
 		return nil, sandboxd.Wrap(sandboxd.ClassUnavailable, err, "the init cannot be installed")

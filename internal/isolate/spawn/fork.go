@@ -24,8 +24,15 @@ func afterFork()
 //go:linkname afterForkInChild syscall.runtime_AfterForkInChild
 func afterForkInChild()
 
-// child is all that the new process needs, laid out beforehand: after the fork it
-// may not allocate, lock or grow its stack.
+// vclone is clone without a new stack; see the assembly. It must be called
+// directly, never through a value: a wrapper's frame would not survive the child.
+//
+//go:noescape
+func vclone(flags uintptr) (pid, errno uintptr)
+
+// child is all that the new process needs, laid out beforehand: it runs in the
+// parent's memory until its exec, while the parent's thread waits, and may not
+// allocate, lock or grow its stack.
 type child struct {
 	path   *byte
 	argv   []*byte
@@ -35,12 +42,15 @@ type child struct {
 	groups []int
 	tty    bool
 	files  uint64
-	report int // takes a failure; closed by a successful exec
 	rlimit unix.Rlimit
 	zero   [1]byte
+
+	// Written by the new process when it fails.
+	step   uint32
+	failed syscall.Errno
 }
 
-// A failure is the step's number and the errno.
+// The steps of a new process.
 const (
 	stepGroup = iota + 1
 	stepSession
@@ -72,32 +82,16 @@ func newChild(path string, spec wire.Start, stdio [3]int, groups []int) (*child,
 
 // fork starts the process and answers its pid once it runs its program.
 func (c *child) fork() (int, error) {
-	var pipe [2]int
-	if err := unix.Pipe2(pipe[:], unix.O_CLOEXEC); err != nil {
-		return 0, err
-	}
-	c.report = pipe[1]
 	c.rlimit = unix.Rlimit{Cur: c.files, Max: c.files}
 	pid, errno := c.clone()
 	runtime.KeepAlive(c)
-	unix.Close(pipe[1])
-	defer unix.Close(pipe[0])
 	if errno != 0 {
-		return 0, fmt.Errorf("fork: %w", errno)
+		return 0, fmt.Errorf("fork: %w", syscall.Errno(errno))
 	}
-	var failure [2]uint32
-	buf := unsafe.Slice((*byte)(unsafe.Pointer(&failure)), unsafe.Sizeof(failure))
-	n, err := unix.Read(pipe[0], buf)
-	for err == unix.EINTR {
-		n, err = unix.Read(pipe[0], buf)
+	if c.failed != 0 {
+		return 0, c.explain(c.step, c.failed) // the reaper collects it
 	}
-	if n == 0 && err == nil {
-		return int(pid), nil
-	}
-	if err != nil || n != len(buf) {
-		return 0, fmt.Errorf("start: no report of the new process")
-	}
-	return 0, c.explain(failure[0], syscall.Errno(failure[1]))
+	return int(pid), nil
 }
 
 func (c *child) explain(step uint32, errno syscall.Errno) error {
@@ -118,62 +112,57 @@ func (c *child) explain(step uint32, errno syscall.Errno) error {
 //
 //go:noinline
 //go:norace
-func (c *child) clone() (uintptr, syscall.Errno) {
-	var (
-		step   uint32
-		errno  syscall.Errno
-		report [2]uint32
-	)
+func (c *child) clone() (pid, errno uintptr) {
+	var e syscall.Errno
 	argv, envv := &c.argv[0], &c.envv[0]
 	beforeFork()
-	pid, _, errno := unix.RawSyscall6(unix.SYS_CLONE, uintptr(unix.SIGCHLD), 0, 0, 0, 0, 0)
+	pid, errno = vclone(unix.CLONE_VM | unix.CLONE_VFORK | uintptr(unix.SIGCHLD))
 	if errno != 0 || pid != 0 {
 		afterFork()
 		return pid, errno
 	}
 	afterForkInChild()
 
-	step = stepGroup
+	c.step = stepGroup
 	for i := 0; i < len(c.groups); i++ {
-		if _, _, errno = unix.RawSyscall(unix.SYS_WRITE, uintptr(c.groups[i]), uintptr(unsafe.Pointer(&c.zero)), 1); errno != 0 {
+		if _, _, e = unix.RawSyscall(unix.SYS_WRITE, uintptr(c.groups[i]), uintptr(unsafe.Pointer(&c.zero)), 1); e != 0 {
 			goto failed
 		}
 	}
-	step = stepSession
-	if _, _, errno = unix.RawSyscall(unix.SYS_SETSID, 0, 0, 0); errno != 0 {
+	c.step = stepSession
+	if _, _, e = unix.RawSyscall(unix.SYS_SETSID, 0, 0, 0); e != 0 {
 		goto failed
 	}
-	step = stepStdio
+	c.step = stepStdio
 	for i := 0; i < len(c.stdio); i++ {
-		if _, _, errno = unix.RawSyscall(unix.SYS_DUP3, uintptr(c.stdio[i]), uintptr(i), 0); errno != 0 {
+		if _, _, e = unix.RawSyscall(unix.SYS_DUP3, uintptr(c.stdio[i]), uintptr(i), 0); e != 0 {
 			goto failed
 		}
 	}
 	if c.tty {
-		step = stepTerminal
-		if _, _, errno = unix.RawSyscall(unix.SYS_IOCTL, 0, unix.TIOCSCTTY, 0); errno != 0 {
+		c.step = stepTerminal
+		if _, _, e = unix.RawSyscall(unix.SYS_IOCTL, 0, unix.TIOCSCTTY, 0); e != 0 {
 			goto failed
 		}
 	}
-	step = stepDir
-	if _, _, errno = unix.RawSyscall(unix.SYS_CHDIR, uintptr(unsafe.Pointer(c.dir)), 0, 0); errno != 0 {
+	c.step = stepDir
+	if _, _, e = unix.RawSyscall(unix.SYS_CHDIR, uintptr(unsafe.Pointer(c.dir)), 0, 0); e != 0 {
 		goto failed
 	}
-	step = stepLimit
+	c.step = stepLimit
 	if c.files != 0 {
-		if _, _, errno = unix.RawSyscall6(unix.SYS_PRLIMIT64, 0, unix.RLIMIT_NOFILE, uintptr(unsafe.Pointer(&c.rlimit)), 0, 0, 0); errno != 0 {
+		if _, _, e = unix.RawSyscall6(unix.SYS_PRLIMIT64, 0, unix.RLIMIT_NOFILE, uintptr(unsafe.Pointer(&c.rlimit)), 0, 0, 0); e != 0 {
 			goto failed
 		}
 	}
-	step = stepClose
-	if _, _, errno = unix.RawSyscall(unix.SYS_CLOSE_RANGE, 3, uintptr(^uint32(0)), unix.CLOSE_RANGE_CLOEXEC); errno != 0 {
+	c.step = stepClose
+	if _, _, e = unix.RawSyscall(unix.SYS_CLOSE_RANGE, 3, uintptr(^uint32(0)), unix.CLOSE_RANGE_CLOEXEC); e != 0 {
 		goto failed
 	}
-	step = stepExec
-	_, _, errno = unix.RawSyscall(unix.SYS_EXECVE, uintptr(unsafe.Pointer(c.path)), uintptr(unsafe.Pointer(argv)), uintptr(unsafe.Pointer(envv)))
+	c.step = stepExec
+	_, _, e = unix.RawSyscall(unix.SYS_EXECVE, uintptr(unsafe.Pointer(c.path)), uintptr(unsafe.Pointer(argv)), uintptr(unsafe.Pointer(envv)))
 failed:
-	report = [2]uint32{step, uint32(errno)}
-	unix.RawSyscall(unix.SYS_WRITE, uintptr(c.report), uintptr(unsafe.Pointer(&report)), unsafe.Sizeof(report))
+	c.failed = e
 	for {
 		unix.RawSyscall(unix.SYS_EXIT_GROUP, 127, 0, 0)
 	}

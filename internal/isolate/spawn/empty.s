@@ -1,1 +1,0 @@
-// The file lets the compiler accept functions without bodies: they are the runtime's.
