@@ -116,9 +116,9 @@ func TestEvilInit(t *testing.T) {
 			}
 		}, "unacknowledged"},
 		{"FloodOfAll", many(wire.MaxCommands), func(e *evil) {
-			for at := uint64(0); ; at++ {
+			for at := uint64(0); ; at += 256 {
 				for n := range uint32(wire.MaxCommands) {
-					if e.send(output(n+1, at, 1)) != nil {
+					if e.send(output(n+1, at, 256)) != nil {
 						return
 					}
 				}

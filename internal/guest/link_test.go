@@ -39,11 +39,11 @@ func (j joiner) Spawn(spec wire.Start, groups []int) (inside.Process, error) {
 	return j.Spawner.Spawn(spec, groups)
 }
 
-func unixPair(t *testing.T) (host, guest *net.UnixConn) {
-	t.Helper()
+// socketPair is a connection that carries descriptors.
+func socketPair() (host, guest *net.UnixConn, err error) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
-		t.Fatal(err)
+		return nil, nil, err
 	}
 	var ends [2]*net.UnixConn
 	for i, fd := range fds {
@@ -51,11 +51,11 @@ func unixPair(t *testing.T) (host, guest *net.UnixConn) {
 		c, err := net.FileConn(f)
 		f.Close()
 		if err != nil {
-			t.Fatal(err)
+			return nil, nil, err
 		}
 		ends[i] = c.(*net.UnixConn)
 	}
-	return ends[0], ends[1]
+	return ends[0], ends[1], nil
 }
 
 func attach(t *testing.T, server *inside.Server, host io.ReadWriteCloser, inner io.ReadWriteCloser) (*guest.Link, *guesttest.Sink) {
@@ -74,7 +74,10 @@ func attach(t *testing.T, server *inside.Server, host io.ReadWriteCloser, inner 
 // TestGroups shows that descriptors reach the right command when starts overlap,
 // also behind a start of several frames.
 func TestGroups(t *testing.T) {
-	h, g := unixPair(t)
+	h, g, err := socketPair()
+	if err != nil {
+		t.Fatal(err)
+	}
 	l, sink := attach(t, inside.New(joiner{}, inside.Options{}), h, g)
 	big := []string{"BIG=" + strings.Repeat("x", 3*wire.MaxFrame)}
 	type result struct {

@@ -53,6 +53,10 @@ func (s *Server) begin(l *link, number uint32, spec wire.Start, groups []int) er
 	refusal := ""
 	conflict := uint8(0)
 	switch {
+	case s.link != l:
+		s.mu.Unlock()
+		closeAll(groups)
+		return errReplaced
 	case s.byNumber[number] != nil:
 		s.mu.Unlock()
 		closeAll(groups)
@@ -211,7 +215,7 @@ func (c *command) blocked() bool {
 	return false
 }
 
-func (c *command) signal(sig int) error {
+func (c *command) signal(sig int) {
 	c.s.mu.Lock()
 	proc := c.proc
 	if proc == nil && len(c.early) < 8 {
@@ -221,7 +225,6 @@ func (c *command) signal(sig int) error {
 	if proc != nil {
 		_ = proc.Signal(sig) // the host learns what became of it by the ending
 	}
-	return nil
 }
 
 func (c *command) resize(cols, rows uint16) {
@@ -234,10 +237,8 @@ func (c *command) resize(cols, rows uint16) {
 }
 
 // forget drops the command now, or when it has ended. Output that nobody waits
-// for is thrown away from here on.
+// for is thrown away from here on. Under s.mu.
 func (c *command) forget() {
-	c.s.mu.Lock()
-	defer c.s.mu.Unlock()
 	if c.forgotten {
 		return
 	}
@@ -250,7 +251,9 @@ func (c *command) forget() {
 
 // abandon kills the command and forgets it.
 func (c *command) abandon() {
-	_ = c.signal(int(syscall.SIGKILL)) // as above
+	c.signal(int(syscall.SIGKILL))
+	c.s.mu.Lock()
+	defer c.s.mu.Unlock()
 	c.forget()
 }
 
@@ -276,7 +279,7 @@ func (c *command) known() wire.Frame {
 		flags |= wire.FlagEnded
 	}
 	credit := 0
-	if c.in.open {
+	if c.in.open && !c.in.eof {
 		flags |= wire.FlagStdin
 		credit = wire.StdinWindow - len(c.in.buf) - c.in.writing
 	}
@@ -286,10 +289,8 @@ func (c *command) known() wire.Frame {
 	}
 }
 
-// have lets output flow from the offset that the host has.
-func (c *command) have(l *link, offset uint64) error {
-	c.s.mu.Lock()
-	defer c.s.mu.Unlock()
+// have lets output flow from the offset that the host has. Under s.mu.
+func (c *command) have(offset uint64) error {
 	if offset > uint64(c.out.next()) {
 		return violation("the host has %d bytes of %d", offset, c.out.next())
 	}
@@ -300,9 +301,8 @@ func (c *command) have(l *link, offset uint64) error {
 	return nil
 }
 
+// ack frees what the host has made durable. Under s.mu.
 func (c *command) ack(offset uint64) error {
-	c.s.mu.Lock()
-	defer c.s.mu.Unlock()
 	if !c.sending || offset > uint64(c.sent) {
 		return violation("output acknowledged that was not sent")
 	}

@@ -30,10 +30,8 @@ func (in *input) notify() {
 const feedSize = 16 << 10
 
 // input takes data of the host. More than was granted is a violation; data for
-// an input that closed meanwhile is dropped.
+// an input that closed meanwhile is dropped. Under s.mu.
 func (c *command) input(b []byte, eof bool) error {
-	c.s.mu.Lock()
-	defer c.s.mu.Unlock()
 	in := &c.in
 	if !in.open {
 		return nil

@@ -65,7 +65,11 @@ func (s *Server) accept(conn io.ReadWriteCloser, files *descriptors, f wire.Fram
 	l := &link{s: s, conn: conn, files: files, nonce: f.Nonce, w: w, wake: make(chan struct{}, 1)}
 	l.ctx, l.cancel = context.WithCancel(context.Background())
 	l.streams = wire.NewStreams(false, wire.StreamLimits{Local: wire.MaxServices, Remote: wire.MaxDials}, w.Send)
-	for _, known := range s.take(l) {
+	frames, err := s.take(l)
+	if err != nil {
+		return nil, err
+	}
+	for _, known := range frames {
 		if err := w.Send(known); err != nil {
 			l.end(err)
 			return nil, err
@@ -79,10 +83,14 @@ func (s *Server) accept(conn io.ReadWriteCloser, files *descriptors, f wire.Fram
 	return l, nil
 }
 
-// take makes l the current link and answers what the host has to know.
-func (s *Server) take(l *link) []wire.Frame {
+// take makes l the current link and answers what the host has to know. A link on
+// a connection that a newer one has replaced must not take the sandbox back.
+func (s *Server) take(l *link) ([]wire.Frame, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.serving != io.Closer(l.conn) {
+		return nil, errReplaced
+	}
 	s.link = l
 	close(s.linked)
 	s.linked = make(chan struct{})
@@ -90,7 +98,7 @@ func (s *Server) take(l *link) []wire.Frame {
 	for _, c := range s.byNumber {
 		frames = append(frames, c.known())
 	}
-	return frames
+	return frames, nil
 }
 
 // end gives the link up; nil is no link.
@@ -141,35 +149,56 @@ func (l *link) handle(f wire.Frame) error {
 		return l.dial(f)
 	case wire.TypeOpened, wire.TypeRefused, wire.TypeStreamData, wire.TypeStreamCredit, wire.TypeStreamEnd, wire.TypeStreamClose:
 		return l.streams.Handle(f)
-	case wire.TypeHave, wire.TypeStdin, wire.TypeAck, wire.TypeForget, wire.TypeSignal, wire.TypeResize:
-		l.s.mu.Lock()
-		c := l.s.byNumber[f.Number]
-		l.s.mu.Unlock()
-		if c == nil {
-			return nil // failed to start, or was forgotten, a moment ago
-		}
-		return l.command(c, f)
+	case wire.TypeSignal, wire.TypeResize:
+		return l.poke(f)
+	case wire.TypeHave, wire.TypeStdin, wire.TypeAck, wire.TypeForget:
+		return l.command(f)
 	}
 	return violation("frame type %d", f.Type)
 }
 
-func (l *link) command(c *command, f wire.Frame) error {
+// errReplaced ends a link whose frames are still read while a newer one has told
+// its host how commands stand: taking them would make that untrue.
+var errReplaced = errors.New("a newer link is in force")
+
+// command takes a frame that changes what is held of a command. A number that is
+// not known failed to start, or was forgotten, a moment ago.
+func (l *link) command(f wire.Frame) error {
+	l.s.mu.Lock()
+	defer l.s.mu.Unlock()
+	if l.s.link != l {
+		return errReplaced
+	}
+	c := l.s.byNumber[f.Number]
+	if c == nil {
+		return nil
+	}
 	switch f.Type {
 	case wire.TypeHave:
-		return c.have(l, f.Arg)
+		return c.have(f.Arg)
 	case wire.TypeAck:
 		return c.ack(f.Arg)
 	case wire.TypeStdin:
 		return c.input(f.Payload, f.Flags&wire.FlagEOF != 0)
-	case wire.TypeSignal:
-		if f.Arg == 0 || f.Arg > 64 {
-			return violation("signal %d", f.Arg)
-		}
-		return c.signal(int(f.Arg))
-	case wire.TypeResize:
-		c.resize(uint16(f.Arg>>16), uint16(f.Arg))
-	case wire.TypeForget:
+	default:
 		c.forget()
+		return nil
+	}
+}
+
+// poke takes a frame for a command's process.
+func (l *link) poke(f wire.Frame) error {
+	l.s.mu.Lock()
+	c := l.s.byNumber[f.Number]
+	l.s.mu.Unlock()
+	switch {
+	case f.Type == wire.TypeSignal && (f.Arg == 0 || f.Arg > 64):
+		return violation("signal %d", f.Arg)
+	case c == nil:
+	case f.Type == wire.TypeSignal:
+		c.signal(int(f.Arg))
+	default:
+		c.resize(uint16(f.Arg>>16), uint16(f.Arg))
 	}
 	return nil
 }
