@@ -90,7 +90,7 @@ func serve() error {
 		return errors.New("the host is gone") // nobody knows of this sandbox
 	}
 	unix.Close(setup.FDReady)
-	return accept(listener, inside.New(spawner, inside.Options{}))
+	return accept(listener, inside.New(spawner, inside.Options{Nonce: spec.Nonce}))
 }
 
 // accept serves each connection; the server lets the newest replace the older. One

@@ -49,7 +49,7 @@ func TestMain(m *testing.M) {
 			}
 		})
 	}
-	os.Exit(app.Main(context.Background(), os.Args[1:], os.Stdin, os.Stdout, os.Stderr, os.Environ()))
+	os.Exit(app.Main(context.Background(), app.Process{Args: os.Args[1:], Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Environ: os.Environ()}))
 }
 
 // server is one data directory and the process that serves it now.

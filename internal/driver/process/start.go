@@ -336,7 +336,7 @@ func (l *launch) specPipe(commands, own int) (*os.File, error) {
 		Workspace: l.spec.Workspace, Home: l.spec.Home, UID: l.spec.UID, Hostname: l.spec.Hostname,
 		TmpBytes: l.spec.Limits.TmpBytes, Seccomp: l.driver.seccomp, Landlock: l.driver.landlock, OOMScore: oomScore,
 		CommandGroups: commands, InitGroups: own,
-		Second: setup.Second{OpenFiles: l.spec.Limits.OpenFiles, Groups: commands},
+		Second: setup.Second{Nonce: l.spec.Nonce, OpenFiles: l.spec.Limits.OpenFiles, Groups: commands},
 	})
 	if err != nil {
 		return nil, err

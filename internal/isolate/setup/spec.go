@@ -37,8 +37,9 @@ type Spec struct {
 
 // Second is what stage two needs to know.
 type Second struct {
-	OpenFiles int64 // RLIMIT_NOFILE of a command
-	Groups    int   // descriptors from FDGroups on
+	OpenFiles int64  // RLIMIT_NOFILE of a command
+	Groups    int    // descriptors from FDGroups on
+	Nonce     string // secret by which this init and its host know each other
 }
 
 // Report is the one message on FDReady. Step is empty when the init is ready.
