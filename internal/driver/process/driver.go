@@ -121,6 +121,9 @@ func (d *Driver) Close() error {
 		}
 	}
 	d.events.close()
+	if d.groups != nil {
+		d.groups.removeBase() // stays while a sandbox is in it
+	}
 	return nil
 }
 

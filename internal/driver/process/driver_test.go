@@ -96,11 +96,6 @@ func leftovers(dir string) string {
 
 func harness(t testing.TB) drivertest.Harness {
 	dir := t.TempDir()
-	t.Cleanup(func() {
-		if g, err := findGroups(dir); err == nil {
-			g.removeBase()
-		}
-	})
 	return drivertest.Harness{
 		Open:  func(t testing.TB) sandboxd.Driver { return openDriver(t, dir) },
 		Spec:  func(t testing.TB) sandboxd.EnvironmentSpec { return newSpec(t, dir) },

@@ -293,3 +293,50 @@ func TestFailedStartNamesTheStepAndLeavesNothing(t *testing.T) {
 		t.Errorf("left behind\nbefore:\n%s\nafter:\n%s", before, after)
 	}
 }
+
+// A root that is an image, and a hostile one: its links must lead nowhere but
+// inside, and its files may not stand in for the sandbox's own.
+func TestImageAsRoot(t *testing.T) {
+	need(t)
+	image := t.TempDir()
+	for _, dir := range []string{"bin", "etc/ssl", "dev", "proc", "opt"} {
+		if err := os.MkdirAll(filepath.Join(image, dir), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, target := range map[string]string{"lib": "/proc/1/root/lib", "workspace": "/", "etc/outside": "/../../../etc/shadow", "etc/passwd": "/etc/shadow"} {
+		if err := os.Symlink(target, filepath.Join(image, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(image, "dev/null"), []byte("no device"), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command("go", "build", "-o", filepath.Join(image, "bin/prober"), "sandboxd/internal/isolate/prober")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("build the prober: %v: %s", err, out)
+	}
+	dir := t.TempDir()
+	d, err := New(Config{DataDir: dir, RunDir: filepath.Join(dir, "run"), RootDir: image})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	spec := newSpec(t, dir)
+	if _, err := d.Start(context.Background(), spec); err != nil {
+		t.Fatal(err)
+	}
+	defer d.Stop(context.Background(), spec.ID)
+	r := drivertest.Attach(t, d, spec.ID).Run("/bin/prober")
+	var got map[string]string
+	if err := json.Unmarshal([]byte(r.Stdout), &got); err != nil {
+		t.Fatalf("the prober said %+v: %v", r, err)
+	}
+	for name, want := range map[string]string{"create in /workspace": "ok", "create in /": "EROFS EACCES", "create in /etc": "EROFS EACCES",
+		"read /etc/shadow": "ENOENT", "create in /usr": "ENOENT", "interfaces": "lo"} {
+		if !strings.Contains(want, got[name]) || got[name] == "" {
+			t.Errorf("%s: %q, want %s", name, got[name], want)
+		}
+	}
+}
