@@ -165,7 +165,7 @@ func (s session) run(ctx context.Context, p Process) (sandboxd.Ending, error) {
 	s.spec.ID = cmd.ID
 	go s.signals(ctx, signals)
 	if s.spec.StdinOpen {
-		go s.sendStdin(ctx, p.Stdin)
+		go s.sendStdin(ctx, p)
 	}
 	return follow(ctx, s.host, followed{sandbox: s.sandbox, command: cmd.ID, wait: true, stdout: p.Stdout, stderr: p.Stderr})
 }
@@ -210,39 +210,19 @@ func (s session) signals(ctx context.Context, in <-chan os.Signal) {
 }
 
 // sendStdin carries stdin until it ends or nobody wants it. What a command does
-// not take it need not: a conflict is no error, as for a closed pipe.
-func (s session) sendStdin(ctx context.Context, r io.Reader) {
+// not take it need not: a conflict is no error, as for a closed pipe. A broken
+// way is one, because the command would wait for the rest.
+func (s session) sendStdin(ctx context.Context, p Process) {
 	buf := make([]byte, 32<<10)
 	for {
-		n, err := r.Read(buf)
-		eof := err != nil
-		if n > 0 || eof {
-			if s.writeStdin(ctx, buf[:n], eof) != nil || eof {
-				return
-			}
+		n, rerr := p.Stdin.Read(buf)
+		err := s.host.WriteStdin(ctx, s.sandbox, s.spec.ID, buf[:n], rerr != nil)
+		if sandboxd.ClassOf(err) == sandboxd.ClassUnavailable && ctx.Err() == nil {
+			complain(p.Stderr, "the rest of stdin cannot be sent: "+err.Error(), "")
+			s.host.StopCommand(ctx, s.sandbox, s.spec.ID, 1)
 		}
-	}
-}
-
-// writeStdin waits for a command that reads slowly: busy means that nothing was
-// taken.
-func (s session) writeStdin(ctx context.Context, data []byte, eof bool) error {
-	return patiently(ctx, func() error {
-		return s.host.WriteStdin(ctx, s.sandbox, s.spec.ID, data, eof)
-	}, sandboxd.ClassBusy)
-}
-
-// patiently repeats fn while its error has the class, with growing pauses.
-func patiently(ctx context.Context, fn func() error, class sandboxd.Class) error {
-	for pause := 20 * time.Millisecond; ; pause = min(2*pause, time.Second) {
-		err := fn()
-		if err == nil || sandboxd.ClassOf(err) != class {
-			return err
-		}
-		select {
-		case <-ctx.Done():
-			return err
-		case <-time.After(pause):
+		if err != nil || rerr != nil {
+			return
 		}
 	}
 }

@@ -147,7 +147,7 @@ func TestTerminal(t *testing.T) {
 	c.resize(120, 40)
 	c.typed("until [ \"$(stty size)\" = '40 120' ]; do :; done; echo re''sized\n")
 	c.expect(`resized`)
-	c.typed("echo sta''rted; sleep 1000\n")
+	c.typed("sh -c \"echo sta''rted; exec sleep 1000\"\n")
 	c.expect(`started`)
 	c.typed("\x03")
 	c.typed("echo inter''rupted; mark=kept\n")
