@@ -10,23 +10,42 @@ import (
 	"sandboxd"
 	"sandboxd/client"
 	"sandboxd/internal/api"
+	"sandboxd/internal/captest"
 	"sandboxd/internal/driver/fake"
+	"sandboxd/internal/driver/process"
 	"sandboxd/internal/host"
 	"sandboxd/internal/host/hosttest"
 	"sandboxd/internal/store"
 )
 
-// embedded makes a host over the fake driver and SQLite.
-func embedded(t *testing.T, places int) sandboxd.Host {
+// maker makes a driver for a data directory.
+type maker func(t *testing.T, dir string) sandboxd.Driver
+
+func fakeDriver(*testing.T, string) sandboxd.Driver { return fake.New(fake.NewWorld(fake.Config{})) }
+
+func processDriver(t *testing.T, dir string) sandboxd.Driver {
+	t.Helper()
+	captest.Root(t)
+	d, err := process.New(process.Config{DataDir: dir, RunDir: filepath.Join(dir, "run")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := d.Fingerprint(context.Background())
+	captest.Need(t, "process", found.Works, found.Reason)
+	return d
+}
+
+// embedded makes a host over a driver and SQLite.
+func embedded(t *testing.T, places int, made maker) sandboxd.Host {
 	t.Helper()
 	dir := t.TempDir()
+	driver := made(t, dir)
 	db, err := store.OpenSQLite(context.Background(), filepath.Join(dir, "host.db"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	driver := fake.New(fake.NewWorld(fake.Config{}))
 	h, err := host.New(context.Background(), host.Config{DataDir: dir, Store: db, Drivers: []sandboxd.Driver{driver},
-		UIDs: sandboxd.UIDPool{First: 200000, Last: 200999}, MaxSandboxes: places})
+		UIDs: sandboxd.UIDPool{First: 220000, Last: 220999}, MaxSandboxes: places})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -48,22 +67,33 @@ const (
 	hostToken = "host-token-of-the-suite"
 )
 
+// listener is one of the two, with its secret.
+type listener struct {
+	handler func(api.Config) http.Handler
+	cfg     api.Config
+}
+
+var (
+	control = listener{api.Control, api.Config{Token: apiKey, OtherToken: hostToken}}
+	role    = listener{api.HostListener, api.Config{Token: hostToken, OtherToken: apiKey}}
+)
+
 // remote makes a client of an embedded host, over real HTTP.
-func remote(t *testing.T, places int, listener func(api.Config) http.Handler, cfg api.Config) sandboxd.Host {
+func remote(t *testing.T, places int, l listener, made maker) sandboxd.Host {
 	t.Helper()
-	h := embedded(t, places)
-	cfg.HostFor = func(*http.Request) (sandboxd.Host, error) { return h, nil }
+	h := embedded(t, places, made)
+	l.cfg.HostFor = func(*http.Request) (sandboxd.Host, error) { return h, nil }
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	srv := api.Server("", listener(cfg))
+	srv := api.Server("", l.handler(l.cfg))
 	served := make(chan struct{})
 	go func() {
 		defer close(served)
 		_ = srv.Serve(ln)
 	}()
-	c, err := client.New("http://"+ln.Addr().String(), cfg.Token)
+	c, err := client.New("http://"+ln.Addr().String(), l.cfg.Token)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -76,17 +106,31 @@ func remote(t *testing.T, places int, listener func(api.Config) http.Handler, cf
 }
 
 func TestEmbeddedHost(t *testing.T) {
-	hosttest.Run(t, hosttest.Harness{New: embedded})
+	hosttest.Run(t, hosttest.Harness{New: func(t *testing.T, places int) sandboxd.Host {
+		return embedded(t, places, fakeDriver)
+	}})
 }
 
 func TestClientOfTheControlListener(t *testing.T) {
 	hosttest.Run(t, hosttest.Harness{New: func(t *testing.T, places int) sandboxd.Host {
-		return remote(t, places, api.Control, api.Config{Token: apiKey, OtherToken: hostToken})
+		return remote(t, places, control, fakeDriver)
 	}})
 }
 
 func TestClientOfTheHostListener(t *testing.T) {
 	hosttest.Run(t, hosttest.Harness{New: func(t *testing.T, places int) sandboxd.Host {
-		return remote(t, places, api.HostListener, api.Config{Token: hostToken, OtherToken: apiKey})
+		return remote(t, places, role, fakeDriver)
+	}})
+}
+
+func TestEmbeddedHostOverProcesses(t *testing.T) {
+	hosttest.Run(t, hosttest.Harness{Program: hosttest.ShellPrograms, New: func(t *testing.T, places int) sandboxd.Host {
+		return embedded(t, places, processDriver)
+	}})
+}
+
+func TestClientOverProcesses(t *testing.T) {
+	hosttest.Run(t, hosttest.Harness{Program: hosttest.ShellPrograms, New: func(t *testing.T, places int) sandboxd.Host {
+		return remote(t, places, control, processDriver)
 	}})
 }

@@ -1,0 +1,82 @@
+package hosttest_test
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"testing"
+	"time"
+
+	"sandboxd"
+	"sandboxd/client"
+)
+
+// shows reads a terminal until it shows text.
+func shows(t *testing.T, term *client.Terminal, text string) {
+	t.Helper()
+	var seen bytes.Buffer
+	buf := make([]byte, 4096)
+	for !bytes.Contains(seen.Bytes(), []byte(text)) {
+		n, err := term.Read(buf)
+		seen.Write(buf[:n])
+		if err != nil {
+			t.Fatalf("%v after %q, want %q", err, &seen, text)
+		}
+	}
+}
+
+func types(t *testing.T, term *client.Terminal, text string) {
+	t.Helper()
+	if _, err := io.WriteString(term, text); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestTerminalOverProcesses(t *testing.T) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	c := remote(t, 2, control, processDriver).(*client.Client)
+	sb, _, err := c.Open(ctx, sandboxd.OpenRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	term, err := c.Terminal(ctx, sb.ID, client.TerminalOptions{Size: sandboxd.TTY{Cols: 91, Rows: 31}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	types(t, term, "stty size; echo mark-$((40+2))\r")
+	shows(t, term, "31 91\r\n")
+	shows(t, term, "mark-42")
+	if err := term.Resize(sandboxd.TTY{Cols: 70, Rows: 20}); err != nil {
+		t.Fatal(err)
+	}
+	types(t, term, "stty size\r")
+	shows(t, term, "20 70\r\n")
+	if err := term.Close(); err != nil {
+		t.Fatal(err)
+	}
+
+	again, err := c.Terminal(ctx, sb.ID, client.TerminalOptions{Command: term.CommandID(), Size: sandboxd.TTY{Cols: 66, Rows: 22}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer again.Close()
+	shows(t, again, "mark-42") // what it showed before is shown again
+	types(t, again, "stty size\r")
+	shows(t, again, "22 66\r\n")
+	types(t, again, "exit 7\r")
+	if _, err := io.Copy(io.Discard, again); err != nil {
+		t.Fatal(err)
+	}
+	if e := again.Ending(); e == nil || e.Cause != sandboxd.CauseExit || e.ExitCode == nil || *e.ExitCode != 7 {
+		t.Fatalf("%+v", e)
+	}
+	late, err := c.Terminal(ctx, sb.ID, client.TerminalOptions{Command: term.CommandID()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer late.Close()
+	if _, err := io.Copy(io.Discard, late); err != nil || late.Ending() == nil {
+		t.Fatalf("an ended terminal answers %v, %+v", err, late.Ending())
+	}
+}
