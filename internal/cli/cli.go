@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"reflect"
 	"slices"
 	"strings"
 
@@ -147,20 +146,14 @@ func (s server) dial(p Process) (*client.Client, error) {
 	return client.New(s.URL, s.Token)
 }
 
-// explain adds what only the command line knows to an error of the client.
-func (s server) explain(err error) error {
+// explain adds what only the command line knows to an error that has no hint.
+func explain(err error) error {
 	var e *sandboxd.Error
 	if !errors.As(err, &e) || e.Hint != "" {
 		return err
 	}
 	hinted := *e
 	switch e.Class {
-	case sandboxd.ClassUnavailable:
-		url := s.URL
-		if url == "" {
-			url = defaultURL
-		}
-		hinted.Hint = fmt.Sprintf("is a server running at %s? start one with: sandboxd serve", url)
 	case sandboxd.ClassUnauthorized:
 		hinted.Hint = "the key is in the file token of the server's data directory; give it with --token, SANDBOXD_TOKEN or --data"
 	case sandboxd.ClassCapacity:
@@ -225,11 +218,7 @@ func Main(ctx context.Context, p Process, roles Roles) (code int) {
 		}
 		return report(p.Stderr, usageError{err.Error(), "see " + hint})
 	}
-	err = parsed.Run()
-	if s, ok := selected(parsed); ok && err != nil {
-		err = s.explain(err)
-	}
-	return report(p.Stderr, err)
+	return report(p.Stderr, explain(parsed.Run()))
 }
 
 // hoist moves --url, --token and --data from before the command to behind it,
@@ -249,24 +238,6 @@ func hoist(args []string) []string {
 		return args
 	}
 	return slices.Concat(args[at:at+1], args[:at], args[at+1:])
-}
-
-// selected is the server of the chosen command, if it is a client command.
-func selected(k *kong.Context) (server, bool) {
-	node := k.Selected()
-	if node == nil {
-		return server{}, false
-	}
-	target := node.Target
-	for target.Kind() == reflect.Pointer {
-		target = target.Elem()
-	}
-	field := target.FieldByName("Server")
-	if !field.IsValid() {
-		return server{}, false
-	}
-	s, ok := field.Interface().(server)
-	return s, ok
 }
 
 // settings fills flags from the environment, by their `setting` tag. A flag on
