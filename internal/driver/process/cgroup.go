@@ -303,13 +303,16 @@ func (g *groups) members(sub string) []int {
 // Those that are children of this process, as after a server let go and opened
 // its data again, are reaped.
 func (g *groups) kill(ctx context.Context, sub string) error {
+	killed := map[int]bool{}
 	if g.v2 {
+		for _, pid := range g.members(sub) {
+			killed[pid] = true
+		}
 		err := g.write("pids", sub, "cgroup.kill", "1")
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
 	}
-	killed := map[int]bool{}
 	return retry(ctx, func() (bool, error) {
 		if !g.v2 {
 			g.stopForks(sub)
