@@ -53,6 +53,8 @@ func TestFrames(t *testing.T) {
 			`{"stream":"stdout","offset":0,"data":"<a>\n"}`, `{"stream":"stderr","offset":4,"data":"b"}`, code}},
 		"bytes": {[]sandboxd.Frame{out(0, "a\xff\x00"), ended(0)}, io.EOF, []string{
 			`{"stream":"stdout","offset":0,"b64":"Yf8A"}`, code}},
+		"NUL": {[]sandboxd.Frame{out(0, "a\x00"), ended(0)}, io.EOF, []string{
+			`{"stream":"stdout","offset":0,"b64":"YQA="}`, code}},
 		"a character that a border cuts": {[]sandboxd.Frame{out(0, "€\xe2"), out(4, "\x82"), out(5, "\xac!"), ended(0)}, io.EOF, []string{
 			`{"stream":"stdout","offset":0,"data":"€"}`, `{"stream":"stdout","offset":3,"data":"€!"}`, code}},
 		"another stream in between": {[]sandboxd.Frame{out(0, "\xe2"), errOut(1, "x"), out(2, "\x82\xac"), ended(0)}, io.EOF, []string{

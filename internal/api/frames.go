@@ -14,7 +14,7 @@ import (
 	"sandboxd"
 )
 
-const frameDoc = `one JSON object a line, {"stream","offset","data"} or "b64" where the bytes are not UTF-8, {"gap":{"from","to"}} where they are no longer kept, and last {"ending":{...}} when the command has ended; an {"error":{...}} line ends a stream that broke; blank lines keep an idle one alive`
+const frameDoc = `one JSON object a line, {"stream","offset","data"} or "b64" where the bytes are not UTF-8 text, {"gap":{"from","to"}} where they are no longer kept, and last {"ending":{...}} when the command has ended; an {"error":{...}} line ends a stream that broke; blank lines keep an idle one alive`
 
 // line is one line of an output stream.
 type line struct {
@@ -107,7 +107,8 @@ func (l *lineWriter) data(f sandboxd.Frame) error {
 		return nil
 	}
 	out := line{Stream: f.Stream, Offset: &f.Offset}
-	if utf8.Valid(f.Data) {
+	// Text never has NUL; as JSON each would be six bytes.
+	if utf8.Valid(f.Data) && bytes.IndexByte(f.Data, 0) < 0 {
 		out.Data = string(f.Data)
 	} else {
 		out.B64 = base64.StdEncoding.EncodeToString(f.Data)

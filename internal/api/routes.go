@@ -96,7 +96,15 @@ func op(method, path, id, summary string) huma.Operation {
 // typed is a route whose input and output huma decodes, checks and describes.
 func typed[I, O any](handle func(*face, context.Context, *I) (*O, error)) func(*face, huma.API, huma.Operation) {
 	return func(f *face, api huma.API, op huma.Operation) {
-		if op.OperationID == "exec" || op.OperationID == "start-command" {
+		switch op.OperationID {
+		case "exec":
+			op.MaxBodyBytes = execBody + 1
+			// The framework cannot see what a stream answers.
+			op.Responses = map[string]*huma.Response{"200": {Description: "The output, or in the background the command",
+				Content: map[string]*huma.MediaType{
+					"application/json": {Schema: huma.SchemaFromType(api.OpenAPI().Components.Schemas, typeOf(Result{}))},
+					ndjson:             {Schema: &huma.Schema{Type: "string"}}}}}
+		case "start-command":
 			op.MaxBodyBytes = execBody + 1
 		}
 		huma.Register(api, op, func(ctx context.Context, in *I) (*O, error) { return handle(f, ctx, in) })
