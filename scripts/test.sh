@@ -45,7 +45,7 @@ go test -p 1 -count=1 -timeout 20m -json ./... | scripts/testsum.py "$scratch/co
 echo "== fuzz, ${FUZZTIME:=$([ "${CI:-}" = true ] && echo 60s || echo 5s)} each"
 fuzzed=0
 for package in $(go list ./...); do
-	# A package without tests lists nothing; one that does not compile fails below, with its message.
+	# A package without tests lists nothing; one that does not compile has failed above.
 	for target in $(go test -list '^Fuzz' "$package" 2>/dev/null | grep '^Fuzz' || true); do
 		go test -run '^$' -fuzz "^$target\$" -fuzztime "$FUZZTIME" "$package" || status=1
 		fuzzed=$((fuzzed + 1))
