@@ -196,14 +196,14 @@ func (s session) signals(ctx context.Context, in <-chan os.Signal) {
 			switch sig {
 			case unix.SIGINT:
 				if interrupts++; interrupts < 3 {
-					s.host.SignalCommand(ctx, s.sandbox, s.spec.ID, "INT")
+					_ = s.host.SignalCommand(ctx, s.sandbox, s.spec.ID, "INT")
 					continue
 				}
-				s.host.StopCommand(ctx, s.sandbox, s.spec.ID, 1)
+				_, _ = s.host.StopCommand(ctx, s.sandbox, s.spec.ID, 1)
 			case unix.SIGQUIT:
-				s.host.SignalCommand(ctx, s.sandbox, s.spec.ID, "QUIT")
+				_ = s.host.SignalCommand(ctx, s.sandbox, s.spec.ID, "QUIT")
 			default:
-				s.host.StopCommand(ctx, s.sandbox, s.spec.ID, 5)
+				_, _ = s.host.StopCommand(ctx, s.sandbox, s.spec.ID, 5)
 			}
 		}
 	}
@@ -219,7 +219,7 @@ func (s session) sendStdin(ctx context.Context, p Process) {
 		err := s.host.WriteStdin(ctx, s.sandbox, s.spec.ID, buf[:n], rerr != nil)
 		if sandboxd.ClassOf(err) == sandboxd.ClassUnavailable && ctx.Err() == nil {
 			complain(p.Stderr, "the rest of stdin cannot be sent: "+err.Error(), "")
-			s.host.StopCommand(ctx, s.sandbox, s.spec.ID, 1)
+			_, _ = s.host.StopCommand(ctx, s.sandbox, s.spec.ID, 1)
 		}
 		if err != nil || rerr != nil {
 			return

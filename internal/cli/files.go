@@ -130,8 +130,7 @@ func copyIn(ctx context.Context, p Process, files sandboxd.Files, from, to strin
 		if err := files.Mkdir(ctx, to); err != nil {
 			return err
 		}
-		_, err := send(ctx, files, from, to)
-		return err
+		return send(ctx, files, from, to)
 	}
 	f, err := os.Open(from)
 	if err != nil {

@@ -74,7 +74,7 @@ func (c *runCmd) Run(ctx context.Context, p Process) (err error) {
 	if err != nil {
 		return err
 	}
-	if _, err := send(ctx, files, string(c.Copy), ""); err != nil {
+	if err := send(ctx, files, string(c.Copy), ""); err != nil {
 		return err
 	}
 	before, err := snapshot(ctx, files)

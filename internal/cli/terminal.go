@@ -52,7 +52,7 @@ func attach(ctx context.Context, p Process, t terminal) (sandboxd.Ending, error)
 		if err != nil {
 			return sandboxd.Ending{}, sandboxd.Wrap(sandboxd.ClassUnavailable, err, "the terminal cannot be made raw")
 		}
-		defer term.Restore(int(ours.Fd()), old)
+		defer func() { _ = term.Restore(int(ours.Fd()), old) }()
 	}
 	go resizes(ctx, p, remote)
 	detached := make(chan struct{})
@@ -97,7 +97,7 @@ func typeInto(remote io.Writer, r io.Reader, detach func()) {
 			detach()
 			return
 		case errors.Is(err, io.EOF):
-			remote.Write([]byte{endOfInput})
+			_, _ = remote.Write([]byte{endOfInput})
 			return
 		case err != nil:
 			return

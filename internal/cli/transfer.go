@@ -19,10 +19,10 @@ import (
 
 // send packs a local directory into directory `to` of the workspace. Links are
 // sent as links; sockets, devices and pipes are left out.
-func send(ctx context.Context, files sandboxd.Files, dir, to string) (sandboxd.TarResult, error) {
+func send(ctx context.Context, files sandboxd.Files, dir, to string) error {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
-		return sandboxd.TarResult{}, localError(err)
+		return localError(err)
 	}
 	defer root.Close()
 	r, w := io.Pipe()
@@ -32,12 +32,12 @@ func send(ctx context.Context, files sandboxd.Files, dir, to string) (sandboxd.T
 		w.CloseWithError(err)
 		packed <- err
 	}()
-	result, err := files.TarIn(ctx, to, r, sandboxd.TarLimits{})
+	_, err = files.TarIn(ctx, to, r, sandboxd.TarLimits{})
 	r.CloseWithError(errors.New("the server stopped reading"))
 	if perr := <-packed; perr != nil && err == nil {
 		err = localError(perr)
 	}
-	return result, err
+	return err
 }
 
 func pack(root *os.Root, w io.Writer) error {
@@ -113,7 +113,7 @@ func (to destination) put(r io.Reader) (changed bool, err error) {
 	if err != nil {
 		return false, localError(err)
 	}
-	defer to.root.Remove(tmp) // after the rename there is nothing to remove
+	defer func() { _ = to.root.Remove(tmp) }() // after the rename there is nothing to remove
 	defer f.Close()
 	sum := sha256.New()
 	if _, err := io.Copy(io.MultiWriter(f, sum), r); err != nil {

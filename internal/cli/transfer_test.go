@@ -104,7 +104,7 @@ func TestPutSaysWhetherAnythingChanged(t *testing.T) {
 	if err != nil || info.Mode().Perm() != 0o755 || len(entries) != 1 {
 		t.Errorf("mode %v, %d entries, %v; want 0755 and nothing left over", info.Mode(), len(entries), err)
 	}
-	root.Mkdir("d", 0o755)
+	_ = root.Mkdir("d", 0o755)
 	if _, err := (destination{root: root, name: "d"}).put(strings.NewReader("x")); sandboxd.ClassOf(err) != sandboxd.ClassInvalid {
 		t.Errorf("over a directory: %v", err)
 	}

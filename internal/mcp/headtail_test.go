@@ -23,7 +23,7 @@ func TestHeadTail(t *testing.T) {
 			var h headTail
 			for rest := c.text; rest != ""; {
 				n := min(step, len(rest))
-				h.Write([]byte(rest[:n]))
+				_, _ = h.Write([]byte(rest[:n]))
 				rest = rest[n:]
 			}
 			got := h.String()
@@ -43,7 +43,7 @@ func TestHeadTail(t *testing.T) {
 func TestTheCountIsRight(t *testing.T) {
 	var h headTail
 	const total = 1 << 20
-	h.Write([]byte(strings.Repeat("y", total)))
+	_, _ = h.Write([]byte(strings.Repeat("y", total)))
 	got := h.String()
 	if want := fmt.Sprintf("[... %d of %d bytes left out ...]", total-maxChars, total); !strings.Contains(got, want) {
 		t.Errorf("no %q", want)

@@ -146,7 +146,7 @@ func (s *session) collect(ctx context.Context, id, command string, stdout, stder
 			return *ending, nil
 		}
 		if ctx.Err() != nil {
-			s.host.StopCommand(context.WithoutCancel(ctx), id, command, 1)
+			_, _ = s.host.StopCommand(context.WithoutCancel(ctx), id, command, 1)
 		}
 		if ctx.Err() != nil || breaks >= 10 || sandboxd.ClassOf(err) != sandboxd.ClassUnavailable {
 			return sandboxd.Ending{}, err
@@ -301,7 +301,7 @@ func lines(body *bufio.Reader, args readArgs) (*mcp.CallToolResult, error) {
 				count++
 			}
 			if count >= first && count-first < limit {
-				shown.Write(piece)
+				_, _ = shown.Write(piece)
 			}
 			midLine = piece[len(piece)-1] != '\n'
 		}

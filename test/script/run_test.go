@@ -35,8 +35,8 @@ func TestMakeRun(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) })
-	guard := time.AfterFunc(60*time.Second, func() { syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) })
+	t.Cleanup(func() { _ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) })
+	guard := time.AfterFunc(60*time.Second, func() { _ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) })
 	defer guard.Stop()
 	lines := bufio.NewScanner(stdout)
 	said := ""
@@ -80,7 +80,7 @@ func TestMakeRun(t *testing.T) {
 	if n := len(running98765(t)); n != 1 {
 		t.Errorf("%d sleeping processes, want 1", n)
 	}
-	syscall.Kill(-cmd.Process.Pid, syscall.SIGINT)
+	_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGINT)
 	until("nothing is left running")
 	if err := cmd.Wait(); err != nil {
 		t.Errorf("after Ctrl-C: %v", err)

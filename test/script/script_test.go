@@ -100,7 +100,6 @@ func scripts(t *testing.T, dir string) {
 type server struct {
 	cmd  *exec.Cmd
 	url  string
-	data string
 	log  *bytes.Buffer // read after done only
 	done chan struct{}
 }
@@ -121,13 +120,13 @@ func start(env []string, args ...string) (*server, error) {
 	lines := bufio.NewReader(stdout)
 	line, err := lines.ReadString('\n')
 	go func() {
-		io.Copy(io.Discard, lines)
-		s.cmd.Wait()
+		_, _ = io.Copy(io.Discard, lines)
+		_ = s.cmd.Wait()
 		close(s.done)
 	}()
 	_, url, ok := strings.Cut(line, "listening on ")
 	if err != nil || !ok {
-		s.cmd.Process.Kill()
+		_ = s.cmd.Process.Kill()
 		<-s.done
 		return nil, fmt.Errorf("the server said %q: %s", line, s.log)
 	}
@@ -137,12 +136,12 @@ func start(env []string, args ...string) (*server, error) {
 
 // stop sends a signal and waits for the end.
 func (s *server) stop(sig os.Signal) error {
-	s.cmd.Process.Signal(sig)
+	_ = s.cmd.Process.Signal(sig)
 	select {
 	case <-s.done:
 		return nil
 	case <-time.After(30 * time.Second):
-		s.cmd.Process.Kill()
+		_ = s.cmd.Process.Kill()
 		<-s.done
 		return fmt.Errorf("the server did not end on %v: %s", sig, s.log)
 	}
@@ -233,7 +232,7 @@ func eventually(ts *testscript.TestScript, neg bool, args []string) {
 	defer tick.Stop()
 	deadline := time.After(10 * time.Second)
 	for {
-		ts.Exec(args[1], args[2:]...)
+		_ = ts.Exec(args[1], args[2:]...)
 		if strings.Contains(ts.ReadFile("stdout"), args[0]) != neg {
 			return
 		}

@@ -62,7 +62,7 @@ func openConsole(t *testing.T, env []string, args ...string) *console {
 			c.shown <- buf[:n]
 		}
 	}()
-	t.Cleanup(func() { c.cmd.Process.Kill(); pty.Close() })
+	t.Cleanup(func() { _ = c.cmd.Process.Kill(); pty.Close() })
 	return c
 }
 
@@ -110,7 +110,7 @@ func (c *console) expect(pattern string) []string {
 func (c *console) ends() int {
 	c.t.Helper()
 	done := make(chan struct{})
-	go func() { c.cmd.Wait(); close(done) }()
+	go func() { _ = c.cmd.Wait(); close(done) }()
 	select {
 	case <-done:
 		return c.cmd.ProcessState.ExitCode()
