@@ -86,10 +86,11 @@ func (s *sqliteStore) open(ctx context.Context, path string) (err error) {
 }
 
 // connect makes a pool. busy_timeout comes first, because the pragmas after it
-// may have to wait.
+// may have to wait. secure_delete, because what a command was given may be secret
+// and is to be gone when its record is.
 func connect(path, more string) (*sql.DB, error) {
 	name := (&url.URL{Scheme: "file", Path: path}).String() +
-		"?_pragma=busy_timeout(10000)&_pragma=journal_mode(WAL)&_pragma=synchronous(NORMAL)&_pragma=foreign_keys(1)&" + more
+		"?_pragma=busy_timeout(10000)&_pragma=journal_mode(WAL)&_pragma=synchronous(NORMAL)&_pragma=foreign_keys(1)&_pragma=secure_delete(1)&" + more
 	db, err := sql.Open("sqlite", name)
 	if err != nil {
 		return nil, failed(err)
