@@ -43,7 +43,10 @@ const (
 	initLeaf    = "init"
 	commandsDir = "commands"
 	otherLeaf   = "other" // of commands that came without a group
-	leafPrefix  = "c-"    // of a command's group, so that no command is named otherLeaf
+	basePrefix  = "sandboxd-"
+	baseSum     = 6           // bytes of the data directory's hash
+	v2Leaf      = "sandboxes" // below the base, for processes may not be in inner nodes
+	leafPrefix  = "c-"        // of a command's group, so that no command is named otherLeaf
 
 	// Process 1 is small; a sandbox that makes it grow loses it.
 	initMemory = 128 << 20
@@ -53,7 +56,7 @@ const (
 // findGroups reads which hierarchies are mounted. The error says what is missing.
 func findGroups(dataDir string) (*groups, error) {
 	sum := sha256.Sum256([]byte(dataDir))
-	name := "sandboxd-" + hex.EncodeToString(sum[:6])
+	name := basePrefix + hex.EncodeToString(sum[:baseSum])
 	text, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
 		return nil, err
@@ -79,7 +82,7 @@ func findGroups(dataDir string) (*groups, error) {
 				}
 			}
 			if slices.Contains(r.controllers, "memory") && slices.Contains(r.controllers, "pids") {
-				r.base = filepath.Join(r.base, "sandboxes")
+				r.base = filepath.Join(r.base, v2Leaf)
 				return &groups{v2: true, roots: []root{r}}, nil
 			}
 		case "cgroup":
@@ -117,22 +120,62 @@ func (g *groups) String() string {
 func (g *groups) dir(controller, sub string) string {
 	for _, r := range g.roots {
 		if slices.Contains(r.controllers, controller) {
-			return filepath.Join(r.base, sub)
+			return r.path(sub)
 		}
 	}
 	return ""
 }
 
-// create makes a group in every hierarchy, and what is above it.
+// path is a group's directory in a hierarchy. One that only counts or shares
+// processors needs no split between process 1 and the rest: there the sandbox is
+// one group, with those of commands directly below, which saves half the work.
+func (r root) path(sub string) string {
+	if !slices.Contains(r.controllers, "memory") && !slices.Contains(r.controllers, "pids") {
+		id, rest, _ := strings.Cut(sub, "/")
+		if name := filepath.Base(rest); strings.HasPrefix(name, leafPrefix) {
+			return r.base + "/" + id + "/" + name
+		}
+		return r.base + "/" + id
+	}
+	return r.base + "/" + sub
+}
+
+// splits says whether a group of a command, limited in processors or not, is a
+// directory of its own in this hierarchy. Without one the command stays where
+// process 1 is.
+func (r root) splits(limited bool) bool {
+	return limited || len(r.controllers) > 1 || r.controllers[0] != "cpu"
+}
+
+// create makes a sandbox's group in every hierarchy, and what is above it. What is
+// above may be removed meanwhile: a server that starts removes empty ones.
 func (g *groups) create(sub string) error {
+	var err error
+	for range 10 {
+		if err = g.tryCreate(sub); !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ENODEV) {
+			break
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("make a cgroup: %w", err)
+	}
+	return nil
+}
+
+func (g *groups) tryCreate(sub string) error {
 	for _, r := range g.roots {
+		dir := r.path(sub)
 		if g.v2 {
-			if err := r.delegate(filepath.Dir(filepath.Join(r.base, sub))); err != nil {
+			if err := r.delegate(filepath.Dir(dir)); err != nil {
 				return err
 			}
 		}
-		if err := os.MkdirAll(filepath.Join(r.base, sub), 0o755); err != nil {
-			return fmt.Errorf("make a cgroup: %w", err)
+		err := unix.Mkdir(dir, 0o755)
+		if err == unix.ENOENT {
+			err = os.MkdirAll(dir, 0o755)
+		}
+		if err != nil && err != unix.EEXIST {
+			return err
 		}
 	}
 	return nil
@@ -141,7 +184,7 @@ func (g *groups) create(sub string) error {
 // delegate makes dir and hands the controllers down to what will be in it.
 func (r root) delegate(dir string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return fmt.Errorf("make a cgroup: %w", err)
+		return err
 	}
 	want := "+" + strings.Join(r.controllers, " +")
 	rel, err := filepath.Rel(r.mount, dir)
@@ -151,14 +194,15 @@ func (r root) delegate(dir string) error {
 	at := r.mount
 	for _, part := range append([]string{"."}, strings.Split(rel, "/")...) {
 		at = filepath.Join(at, part)
-		have, err := os.ReadFile(filepath.Join(at, "cgroup.subtree_control"))
+		file := filepath.Join(at, "cgroup.subtree_control")
+		have, err := readFile(file)
 		if err != nil {
 			return err
 		}
-		if containsAll(strings.Fields(string(have)), r.controllers) {
+		if containsAll(strings.Fields(have), r.controllers) {
 			continue
 		}
-		if err := os.WriteFile(filepath.Join(at, "cgroup.subtree_control"), []byte(want), 0); err != nil {
+		if err := writeFile(file, want); err != nil {
 			return fmt.Errorf("hand cgroup controllers down: %w", err)
 		}
 	}
@@ -174,18 +218,52 @@ func containsAll(have, want []string) bool {
 	return true
 }
 
-// open answers a group's cgroup.procs in every hierarchy, for writing.
-func (g *groups) open(sub string) ([]*os.File, error) {
+// createCommand makes a command's group in a sandbox that has its own, with the
+// controllers handed down. An error that is fs.ErrExist says that it is there.
+func (g *groups) createCommand(sub string, limited bool) error {
+	for _, r := range g.roots {
+		if !r.splits(limited) {
+			continue
+		}
+		if err := unix.Mkdir(r.path(sub), 0o755); err != nil {
+			return fmt.Errorf("make a cgroup: %w", err)
+		}
+	}
+	return nil
+}
+
+// open answers a group's cgroup.procs in every hierarchy in which a command with
+// that group is elsewhere than process 1, for writing.
+func (g *groups) open(sub string, limited bool) ([]*os.File, error) {
 	var files []*os.File
 	for _, r := range g.roots {
-		f, err := os.OpenFile(filepath.Join(r.base, sub, "cgroup.procs"), os.O_WRONLY, 0)
+		dir := r.path(sub)
+		if dir == r.path(filepath.Join(sandboxOf(sub), initLeaf)) || !r.splits(limited) {
+			continue
+		}
+		fd, err := unix.Open(dir+"/cgroup.procs", unix.O_WRONLY|unix.O_CLOEXEC, 0)
 		if err != nil {
 			closeFiles(files)
 			return nil, err
 		}
-		files = append(files, f)
+		files = append(files, os.NewFile(uintptr(fd), "cgroup.procs"))
 	}
 	return files, nil
+}
+
+func sandboxOf(sub string) string {
+	id, _, _ := strings.Cut(sub, "/")
+	return id
+}
+
+// join moves a process into a group.
+func (g *groups) join(sub string, pid int) error {
+	for _, r := range g.roots {
+		if err := writeFile(r.path(sub)+"/cgroup.procs", strconv.Itoa(pid)); err != nil {
+			return fmt.Errorf("join a cgroup: %w", err)
+		}
+	}
+	return nil
 }
 
 func closeFiles(files []*os.File) {
@@ -199,16 +277,57 @@ func (g *groups) write(controller, sub, file, value string) error {
 	if dir == "" {
 		return fmt.Errorf("no %s controller", controller)
 	}
-	return os.WriteFile(filepath.Join(dir, file), []byte(value), 0)
+	return writeFile(dir+"/"+file, value)
+}
+
+// readFile and writeFile do without the runtime's poller, which would be asked
+// about every one of these small files.
+func readFile(path string) (string, error) {
+	fd, err := retryInterrupted(func() (int, error) { return unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0) })
+	if err != nil {
+		return "", err
+	}
+	defer unix.Close(fd)
+	var text []byte
+	var buf [4096]byte
+	for {
+		n, err := retryInterrupted(func() (int, error) { return unix.Read(fd, buf[:]) })
+		if err != nil {
+			return "", err
+		}
+		if n == 0 {
+			return string(text), nil
+		}
+		text = append(text, buf[:n]...)
+	}
+}
+
+func writeFile(path, value string) error {
+	fd, err := retryInterrupted(func() (int, error) { return unix.Open(path, unix.O_WRONLY|unix.O_CLOEXEC, 0) })
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	_, err = retryInterrupted(func() (int, error) { return unix.Write(fd, []byte(value)) })
+	return err
+}
+
+func retryInterrupted(call func() (int, error)) (int, error) {
+	for {
+		n, err := call()
+		if err != unix.EINTR {
+			return n, err
+		}
+	}
 }
 
 // read answers a number; what is not there is 0.
 func (g *groups) read(controller, sub, file string) int64 {
-	text, err := os.ReadFile(filepath.Join(g.dir(controller, sub), file))
+	text, err := readFile(g.dir(controller, sub) + "/" + file)
 	if err != nil {
 		return 0
 	}
-	n, err := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64)
+	n, err := strconv.ParseInt(strings.TrimSpace(text), 10, 64)
 	if err != nil {
 		return 0 // as "max"
 	}
@@ -217,11 +336,11 @@ func (g *groups) read(controller, sub, file string) int64 {
 
 // field answers the number after a word; what is not there is 0.
 func (g *groups) field(controller, sub, file, name string) int64 {
-	text, err := os.ReadFile(filepath.Join(g.dir(controller, sub), file))
+	text, err := readFile(g.dir(controller, sub) + "/" + file)
 	if err != nil {
 		return 0
 	}
-	for line := range strings.Lines(string(text)) {
+	for line := range strings.Lines(text) {
 		if f := strings.Fields(line); len(f) == 2 && f[0] == name {
 			n, err := strconv.ParseInt(f[1], 10, 64)
 			if err != nil {
@@ -278,24 +397,37 @@ func (g *groups) limitCPU(sub string, cpus float64) error {
 	return g.write("cpu", sub, "cpu.cfs_quota_us", strconv.FormatInt(quota, 10))
 }
 
+// tree lists the directories of a group and below it in the pids hierarchy. Below
+// a command's group there is none: nothing in a sandbox sees a cgroup file system.
+func (g *groups) tree(sub string) []string {
+	top := g.dir("pids", sub)
+	if strings.HasPrefix(filepath.Base(sub), leafPrefix) {
+		return []string{top}
+	}
+	var dirs []string
+	filepath.WalkDir(top, func(path string, d fs.DirEntry, err error) error {
+		if err == nil && d.IsDir() { // what vanishes meanwhile has no members
+			dirs = append(dirs, path)
+		}
+		return nil
+	})
+	return dirs
+}
+
 // members lists the processes in a group and below it.
 func (g *groups) members(sub string) []int {
 	var pids []int
-	filepath.WalkDir(g.dir("pids", sub), func(path string, d fs.DirEntry, err error) error {
-		if err != nil || !d.IsDir() {
-			return nil // what vanishes meanwhile has no members
-		}
-		text, err := os.ReadFile(filepath.Join(path, "cgroup.procs"))
+	for _, dir := range g.tree(sub) {
+		text, err := readFile(dir + "/cgroup.procs")
 		if err != nil {
-			return nil
+			continue
 		}
-		for _, f := range strings.Fields(string(text)) {
+		for _, f := range strings.Fields(text) {
 			if pid, err := strconv.Atoi(f); err == nil && pid > 0 {
 				pids = append(pids, pid)
 			}
 		}
-		return nil
-	})
+	}
 	return pids
 }
 
@@ -337,12 +469,9 @@ func (g *groups) kill(ctx context.Context, sub string) error {
 
 // stopForks needs no freezer: a frozen task would not die either.
 func (g *groups) stopForks(sub string) {
-	filepath.WalkDir(g.dir("pids", sub), func(path string, d fs.DirEntry, err error) error {
-		if err == nil && d.IsDir() {
-			os.WriteFile(filepath.Join(path, "pids.max"), []byte("0"), 0)
-		}
-		return nil
-	})
+	for _, dir := range g.tree(sub) {
+		writeFile(dir+"/pids.max", "0") // gone meanwhile: nobody is in it
+	}
 }
 
 // retry calls do until it is done, fails or ctx ends, each time a little later.
@@ -368,7 +497,7 @@ func (g *groups) remove(ctx context.Context, sub string) error {
 	return retry(ctx, func() (bool, error) {
 		done := true
 		for _, r := range g.roots {
-			err := removeTree(filepath.Join(r.base, sub))
+			err := removeTree(r.path(sub))
 			if errors.Is(err, unix.EBUSY) {
 				done = false
 			} else if err != nil {
@@ -380,6 +509,10 @@ func (g *groups) remove(ctx context.Context, sub string) error {
 }
 
 func removeTree(dir string) error {
+	// Of a command, and so nearly always, there is nothing below.
+	if err := unix.Rmdir(dir); err == nil || err == unix.ENOENT {
+		return nil
+	}
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -389,7 +522,7 @@ func removeTree(dir string) error {
 	}
 	for _, e := range entries {
 		if e.IsDir() {
-			if err := removeTree(filepath.Join(dir, e.Name())); err != nil {
+			if err := removeTree(dir + "/" + e.Name()); err != nil {
 				return err
 			}
 		}
@@ -420,9 +553,35 @@ func (g *groups) list() ([]string, error) {
 // removeBase removes the directories above the sandboxes when none is left.
 func (g *groups) removeBase() {
 	for _, r := range g.roots {
-		unix.Rmdir(r.base)
-		if g.v2 {
-			unix.Rmdir(filepath.Dir(r.base))
+		g.removeEmpty(r.base)
+	}
+}
+
+// removeEmpty fails on purpose where a sandbox is left.
+func (g *groups) removeEmpty(base string) {
+	unix.Rmdir(base)
+	if g.v2 {
+		unix.Rmdir(filepath.Dir(base))
+	}
+}
+
+// sweep removes the empty directories of servers that had no time to. One that
+// starts at the same moment makes its own again.
+func (g *groups) sweep() {
+	for _, r := range g.roots {
+		entries, err := os.ReadDir(r.mount)
+		if err != nil {
+			continue
+		}
+		for _, e := range entries {
+			sum, ok := strings.CutPrefix(e.Name(), basePrefix)
+			if raw, err := hex.DecodeString(sum); ok && err == nil && len(raw) == baseSum {
+				base := r.mount + "/" + e.Name()
+				if g.v2 {
+					base += "/" + v2Leaf
+				}
+				g.removeEmpty(base)
+			}
 		}
 	}
 }

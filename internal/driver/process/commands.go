@@ -3,6 +3,7 @@ package process
 import (
 	"context"
 	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"time"
@@ -34,26 +35,29 @@ func (d *Driver) CreateGroup(ctx context.Context, id, command string, limits san
 		return nil, err
 	}
 	g := d.groups
-	if _, err := os.Lstat(g.dir("pids", sub)); err == nil {
-		return nil, sandboxd.Errorf(sandboxd.ClassConflict, "the command has a group already")
-	}
 	pids := limits.PIDs
 	if pids <= 0 {
 		pids = e.limits.PIDs // so that what is refused is counted for the command
 	}
-	files, err := func() ([]*os.File, error) {
-		if err := g.create(sub); err != nil {
-			return nil, err
-		}
-		if err := errors.Join(g.limitMemory(sub, limits.MemoryBytes), g.limitPIDs(sub, pids), g.limitCPU(sub, limits.CPUs)); err != nil {
-			return nil, err
-		}
-		return g.open(sub)
-	}()
+	limited := limits.CPUs > 0
+	if err := g.createCommand(sub, limited); errors.Is(err, fs.ErrExist) {
+		return nil, sandboxd.Errorf(sandboxd.ClassConflict, "the command has a group already")
+	} else if err != nil {
+		return nil, g.unmade(ctx, sub, err)
+	}
+	if err := errors.Join(g.limitMemory(sub, limits.MemoryBytes), g.limitPIDs(sub, pids), g.limitCPU(sub, limits.CPUs)); err != nil {
+		return nil, g.unmade(ctx, sub, err)
+	}
+	files, err := g.open(sub, limited)
 	if err != nil {
-		return nil, errors.Join(sandboxd.Wrap(sandboxd.ClassUnavailable, err, "the command's cgroup cannot be made"), g.remove(ctx, sub))
+		return nil, g.unmade(ctx, sub, err)
 	}
 	return files, nil
+}
+
+// unmade removes what there is of a command's group that could not be made.
+func (g *groups) unmade(ctx context.Context, sub string, err error) error {
+	return errors.Join(sandboxd.Wrap(sandboxd.ClassUnavailable, err, "the command's cgroup cannot be made"), g.remove(ctx, sub))
 }
 
 // KillGroup is sandboxd.CommandGroups'.
@@ -75,7 +79,7 @@ func (d *Driver) GroupUsage(_ context.Context, id, command string) (sandboxd.Gro
 		return sandboxd.GroupUsage{}, err
 	}
 	g := d.groups
-	if _, err := os.Lstat(g.dir("pids", sub)); err != nil {
+	if unix.Access(g.dir("pids", sub), unix.F_OK) != nil {
 		return sandboxd.GroupUsage{}, sandboxd.Errorf(sandboxd.ClassNotFound, "the command has no group")
 	}
 	own, whole := g.memoryLimit(sub), g.memoryLimit(filepath.Dir(sub))

@@ -27,6 +27,7 @@ func (d *Driver) Fingerprint(ctx context.Context) sandboxd.Fingerprint {
 			return fp
 		}
 	}
+	d.groups.sweep()
 	if err := d.trial(ctx); err != nil {
 		fp.Works, fp.Reason = false, err.Error()
 		fp.Hint = "a container or a security module may forbid the step that is named; run the server outside of it"

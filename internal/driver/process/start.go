@@ -108,9 +108,6 @@ func (d *Driver) start(ctx context.Context, e *environment, spec sandboxd.Enviro
 	if err != nil {
 		return nil, sandboxd.Wrap(sandboxd.ClassUnavailable, err, "the init cannot be installed")
 	}
-	if err := d.makeGroups(spec); err != nil {
-		return nil, sandboxd.Wrap(sandboxd.ClassUnavailable, err, "the sandbox's cgroups cannot be made")
-	}
 	e.started = time.Now()
 	l := &launch{driver: d, spec: spec, program: program}
 	defer l.close()
@@ -211,6 +208,7 @@ type launch struct {
 	spec    sandboxd.EnvironmentSpec
 	program string
 	files   []*os.File
+	orders  *os.File // takes the specification
 	pid     int
 	pidfd   int
 }
@@ -246,68 +244,80 @@ func (l *launch) keep(f *os.File) *os.File {
 }
 
 // run starts the process and waits until it is ready; afterwards pid and pidfd
-// are those of process 1.
+// are those of process 1. The cgroups are made while the process comes up: it
+// waits for its specification, which it gets once it is in them.
 func (l *launch) run(ctx context.Context) error {
 	d := l.driver
 	fail := func(err error) error {
 		return sandboxd.Wrap(sandboxd.ClassUnavailable, err, "the sandbox's init cannot be started")
 	}
-	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	made := make(chan error, 1)
+	go func() { made <- d.makeGroups(l.spec) }()
+	ready, err := l.fork()
+	gerr := <-made
 	if err != nil {
 		return fail(err)
 	}
-	l.keep(null)
-	log, err := os.OpenFile(filepath.Join(d.cfg.RunDir, logName(l.spec.ID)), os.O_CREATE|os.O_TRUNC|os.O_WRONLY|os.O_APPEND, 0o600)
-	if err != nil {
+	if gerr != nil {
+		l.kill()
+		return sandboxd.Wrap(sandboxd.ClassUnavailable, gerr, "the sandbox's cgroups cannot be made")
+	}
+	if err := l.instruct(); err != nil {
+		l.kill()
 		return fail(err)
 	}
-	l.keep(log)
-	socket, err := l.bind()
-	if err != nil {
-		return fail(err)
-	}
-	commands, err := d.groups.open(filepath.Join(l.spec.ID, commandsDir, otherLeaf))
-	if err != nil {
-		return fail(err)
-	}
-	l.files = append(l.files, commands...)
-	own, err := d.groups.open(filepath.Join(l.spec.ID, initLeaf))
-	if err != nil {
-		return fail(err)
-	}
-	l.files = append(l.files, own...)
-	specR, err := l.specPipe(len(commands), len(own))
-	if err != nil {
-		return fail(err)
-	}
-	readyR, readyW, err := os.Pipe()
-	if err != nil {
-		return fail(err)
-	}
-	l.keep(readyR)
-	files := []uintptr{null.Fd(), null.Fd(), log.Fd(), socket.Fd(), specR.Fd(), readyW.Fd()}
-	for _, f := range append(commands, own...) {
-		files = append(files, f.Fd())
-	}
-	l.pidfd = -1
-	l.pid, err = syscall.ForkExec(l.program, []string{"init", "setup"}, &syscall.ProcAttr{
-		Dir: "/", Env: []string{}, Files: files,
-		Sys: &syscall.SysProcAttr{Cloneflags: namespaces, Setsid: true, PidFD: &l.pidfd},
-	})
-	readyW.Close()
-	if err != nil {
-		return fail(err)
-	}
-	if l.pidfd < 0 {
-		unix.Kill(l.pid, unix.SIGKILL)
-		waitPID(l.pid, 0)
-		return fail(errors.New("the kernel gave no pidfd"))
-	}
-	if err := l.await(ctx, readyR); err != nil {
+	if err := l.await(ctx, ready); err != nil {
 		l.kill()
 		return err
 	}
 	return nil
+}
+
+// fork starts the set-up stage and answers where it will report.
+func (l *launch) fork() (*os.File, error) {
+	d := l.driver
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	if err != nil {
+		return nil, err
+	}
+	l.keep(null)
+	flags := unix.O_CREAT | unix.O_TRUNC | unix.O_WRONLY | unix.O_APPEND | unix.O_CLOEXEC
+	fd, err := unix.Open(filepath.Join(d.cfg.RunDir, logName(l.spec.ID)), flags, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	log := l.keep(os.NewFile(uintptr(fd), "log"))
+	socket, err := l.bind()
+	if err != nil {
+		return nil, err
+	}
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	l.orders = l.keep(os.NewFile(uintptr(pair[0]), "orders"))
+	theirs := os.NewFile(uintptr(pair[1]), "spec")
+	defer theirs.Close()
+	readyR, readyW, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	defer readyW.Close()
+	l.keep(readyR)
+	l.pidfd = -1
+	l.pid, err = syscall.ForkExec(l.program, []string{"init", "setup"}, &syscall.ProcAttr{
+		Dir: "/", Env: setup.Environment, Files: []uintptr{null.Fd(), null.Fd(), log.Fd(), socket.Fd(), theirs.Fd(), readyW.Fd()},
+		Sys: &syscall.SysProcAttr{Cloneflags: namespaces, Setsid: true, PidFD: &l.pidfd},
+	})
+	if err != nil {
+		return nil, err
+	}
+	if l.pidfd < 0 {
+		unix.Kill(l.pid, unix.SIGKILL)
+		waitPID(l.pid, 0)
+		return nil, errors.New("the kernel gave no pidfd")
+	}
+	return readyR, nil
 }
 
 // bind makes the socket's name without listening: the init does that, and so it
@@ -330,24 +340,38 @@ func (l *launch) bind() (*os.File, error) {
 	return f, unix.Bind(fd, &unix.SockaddrUnix{Name: fmt.Sprintf("/proc/self/fd/%d/%s", dir, name)})
 }
 
-func (l *launch) specPipe(commands, own int) (*os.File, error) {
+// instruct moves the process into its group and sends what it is to build, with
+// the descriptors of where commands go.
+func (l *launch) instruct() error {
+	d := l.driver
+	if err := d.groups.join(filepath.Join(l.spec.ID, initLeaf), l.pid); err != nil {
+		return err
+	}
+	commands, err := d.groups.open(filepath.Join(l.spec.ID, commandsDir, otherLeaf), false)
+	if err != nil {
+		return err
+	}
+	defer closeFiles(commands)
 	body, err := json.Marshal(setup.Spec{
-		Base: filepath.Join(l.driver.cfg.RunDir, rootMount), Root: l.driver.cfg.RootDir,
+		Base: filepath.Join(d.cfg.RunDir, rootMount), Root: d.cfg.RootDir,
 		Workspace: l.spec.Workspace, Home: l.spec.Home, UID: l.spec.UID, Hostname: l.spec.Hostname,
-		TmpBytes: l.spec.Limits.TmpBytes, Seccomp: l.driver.seccomp, Landlock: l.driver.landlock, OOMScore: oomScore,
-		CommandGroups: commands, InitGroups: own,
-		Second: setup.Second{Nonce: l.spec.Nonce, OpenFiles: l.spec.Limits.OpenFiles, Groups: commands},
+		TmpBytes: l.spec.Limits.TmpBytes, Seccomp: d.seccomp, Landlock: d.landlock, OOMScore: oomScore,
+		Second: setup.Second{Nonce: l.spec.Nonce, OpenFiles: l.spec.Limits.OpenFiles, Groups: len(commands)},
 	})
 	if err != nil {
-		return nil, err
+		return err
 	}
-	r, w, err := os.Pipe()
-	if err != nil {
-		return nil, err
+	if len(body) > setup.MaxSpec {
+		return errors.New("the specification is too long")
 	}
-	l.keep(r)
-	_, err = w.Write(body) // smaller than a pipe's buffer: it does not block
-	return r, errors.Join(err, w.Close())
+	fds := make([]int, len(commands))
+	for i, f := range commands {
+		fds[i] = int(f.Fd())
+	}
+	_, err = retryInterrupted(func() (int, error) {
+		return 0, unix.Sendmsg(int(l.orders.Fd()), body, unix.UnixRights(fds...), nil, unix.MSG_NOSIGNAL)
+	})
+	return err
 }
 
 // await reads the init's one report.

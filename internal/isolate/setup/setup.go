@@ -37,7 +37,7 @@ func run() (string, error) {
 		name string
 		do   func() error
 	}{
-		{"join the cgroups", func() error { return joinGroups(spec) }},
+		{"out of memory score", func() error { return spare(spec) }},
 		{"cgroup namespace", func() error { return unix.Unshare(unix.CLONE_NEWCGROUP) }},
 		{"build the root", func() error { return buildRoot(spec) }},
 		{"loopback up", loopbackUp},
@@ -59,33 +59,62 @@ func run() (string, error) {
 	return "start process 1", errors.New("exec returned")
 }
 
-// readSpec leaves FDSpec open, so that its number is nobody else's until passOn.
+// readSpec waits for the host, which has moved this process into its cgroups by
+// then. It leaves FDSpec open, so that its number is nobody else's until passOn.
 func readSpec(spec *Spec) error {
-	fd, err := unix.FcntlInt(FDSpec, unix.F_DUPFD_CLOEXEC, FDGroups)
+	body, oob := make([]byte, MaxSpec), make([]byte, unix.CmsgSpace(4*maxGroups))
+	n, oobn, _, _, err := unix.Recvmsg(FDSpec, body, oob, unix.MSG_CMSG_CLOEXEC)
 	if err != nil {
 		return err
 	}
-	in := os.NewFile(uintptr(fd), "spec")
-	defer in.Close()
-	return json.NewDecoder(in).Decode(spec)
-}
-
-// joinGroups moves this process by descriptors that root opened: the paths do
-// not exist in here for long.
-func joinGroups(spec Spec) error {
-	if err := os.WriteFile("/proc/self/oom_score_adj", fmt.Appendf(nil, "%d", spec.OOMScore), 0); err != nil {
+	if n == 0 {
+		return errors.New("the host is gone")
+	}
+	if err := json.Unmarshal(body[:n], spec); err != nil {
 		return err
 	}
-	first := FDGroups + spec.CommandGroups
-	for fd := first; fd < first+spec.InitGroups; fd++ {
-		if _, err := unix.Write(fd, []byte("0")); err != nil {
+	groups, err := received(oob[:oobn])
+	if err != nil {
+		return err
+	}
+	if len(groups) != spec.Second.Groups {
+		return fmt.Errorf("%d descriptors came instead of %d", len(groups), spec.Second.Groups)
+	}
+	return place(groups)
+}
+
+func received(oob []byte) ([]int, error) {
+	if len(oob) == 0 {
+		return nil, nil
+	}
+	parts, err := unix.ParseSocketControlMessage(oob)
+	if err != nil {
+		return nil, err
+	}
+	if len(parts) != 1 {
+		return nil, errors.New("not one list of descriptors")
+	}
+	return unix.ParseUnixRights(&parts[0])
+}
+
+// place gives the descriptors their numbers.
+func place(groups []int) error {
+	for i, fd := range groups {
+		number, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD, FDGroups+i)
+		if err != nil {
 			return err
 		}
-		if err := unix.Close(fd); err != nil {
-			return err
+		if number != FDGroups+i {
+			return fmt.Errorf("descriptor %d is in use", FDGroups+i)
 		}
+		unix.Close(fd)
 	}
 	return nil
+}
+
+// spare makes everything in the sandbox die before the machine's own programs.
+func spare(spec Spec) error {
+	return os.WriteFile("/proc/self/oom_score_adj", fmt.Appendf(nil, "%d", spec.OOMScore), 0)
 }
 
 func loopbackUp() error {
@@ -118,10 +147,10 @@ func passOn(second Second) error {
 	if err := unix.Dup3(pipe[0], FDSpec, 0); err != nil {
 		return err
 	}
-	if err := unix.CloseRange(uint(FDGroups+second.Groups), MaxFD, unix.CLOSE_RANGE_CLOEXEC); err != nil {
+	if err := unix.CloseRange(FDReady+1, FDGroups-1, unix.CLOSE_RANGE_CLOEXEC); err != nil {
 		return err
 	}
-	return nil
+	return unix.CloseRange(uint(FDGroups+second.Groups), MaxFD, unix.CLOSE_RANGE_CLOEXEC)
 }
 
 // privileges gives them up, in the order of run: each step needs what the next takes.
@@ -201,7 +230,11 @@ func (p privileges) exec() error {
 	name := []byte("init\x00")
 	empty := []byte("\x00")
 	argv := []*byte{&name[0], nil}
-	envv := []*byte{nil}
+	var envv []*byte
+	for _, v := range Environment {
+		envv = append(envv, &append([]byte(v), 0)[0])
+	}
+	envv = append(envv, nil)
 	_, _, e := unix.RawSyscall6(unix.SYS_EXECVEAT, uintptr(p.self), uintptr(unsafe.Pointer(&empty[0])),
 		uintptr(unsafe.Pointer(&argv[0])), uintptr(unsafe.Pointer(&envv[0])), unix.AT_EMPTY_PATH, 0)
 	return e

@@ -9,12 +9,27 @@ import "encoding/json"
 // The descriptors that the host passes, and those that stage two finds.
 const (
 	FDListen = 3 // a bound unix socket that process 1 listens on
-	FDSpec   = 4 // reads a Spec; in stage two a Second
+	FDSpec   = 4 // a socket of packets with one Spec, and with it FDGroups; in stage two a pipe with a Second
 	FDReady  = 5 // takes one Report
-	FDGroups = 6 // cgroup.procs of where commands go, then of the init's own group
+
+	// FDGroups and the numbers after it are cgroup.procs of where commands go that
+	// bring no group. They come later than the others, so they are above what the
+	// Go runtime opens for itself.
+	FDGroups = 64
 
 	MaxFD = 1<<31 - 1 // above every descriptor, for close_range
 )
+
+// MaxSpec bounds an encoded Spec.
+const MaxSpec = 64 << 10
+
+// maxGroups bounds the descriptors that come with it.
+const maxGroups = 8
+
+// Environment is of both stages: what the Go runtime would otherwise find out, or
+// be told later at the cost of a stop. Two threads at once gain process 1 nothing
+// but wake-ups: what it does between two system calls is short.
+var Environment = []string{"GOMAXPROCS=1", "GOGC=50"}
 
 // Spec is what the host wants built. Paths are host paths.
 type Spec struct {
@@ -28,9 +43,6 @@ type Spec struct {
 	Seccomp   []byte // struct sock_filter array
 	Landlock  int    // ABI to use; 0 for none
 	OOMScore  int    // oom_score_adj of everything in the sandbox
-
-	CommandGroups int // descriptors from FDGroups on: where commands go by default
-	InitGroups    int // descriptors after those: where the init itself goes
 
 	Second Second
 }
