@@ -42,6 +42,13 @@ status=0
 # One package at a time: suites count mounts, cgroups and processes before and after.
 go test -p 1 -count=1 -timeout 20m -json ./... | scripts/testsum.py "$scratch/count" || status=1
 
+# The life of a sandbox against its model. In memory where there is room for it:
+# ten thousand sequences make some hundred thousand directories.
+echo "== model, 10000 sequences"
+model_dir=$scratch
+[ ! -w /dev/shm ] || model_dir=/dev/shm
+TMPDIR=$model_dir go test -count=1 -timeout 20m -run '^TestModel$' -v ./internal/host -rapid.checks=10000 -rapid.nofailfile || status=1
+
 echo "== fuzz, ${FUZZTIME:=$([ "${CI:-}" = true ] && echo 60s || echo 5s)} each"
 fuzzed=0
 for package in $(go list ./...); do

@@ -23,7 +23,6 @@ import (
 // The places between two durable steps of a command's life.
 var (
 	fpCommandRecorded = failpoint.New("command.recorded")
-	fpCommandJournal  = failpoint.New("command.journal")
 	fpCommandStarted  = failpoint.New("command.started")
 	fpCommandFinished = failpoint.New("command.finished")
 	fpCommandEnded    = failpoint.New("command.ended")
@@ -48,6 +47,10 @@ type command struct {
 	followers  atomic.Int64
 	left       atomic.Int64 // when the last follower left, unix nanoseconds
 
+	// fed is closed when the input of the specification is delivered: what is
+	// written later comes after it.
+	fed chan struct{}
+
 	mu     sync.Mutex
 	cause  sandboxd.Cause // what this host decided to end it for; first decision wins
 	once   sync.Once
@@ -56,7 +59,7 @@ type command struct {
 }
 
 func newCommand(env *environment, rec sandboxd.CommandRecord, j *journal.Journal) *command {
-	c := &command{env: env, id: rec.ID, spec: rec.Spec, started: rec.StartedAt, journal: j, done: make(chan struct{}), result: rec.Command}
+	c := &command{env: env, id: rec.ID, spec: rec.Spec, started: rec.StartedAt, journal: j, fed: make(chan struct{}), done: make(chan struct{}), result: rec.Command}
 	now := time.Now().UnixNano()
 	c.lastOutput.Store(now)
 	c.left.Store(now)
@@ -160,13 +163,7 @@ func (e *environment) run(ctx context.Context, spec sandboxd.CommandSpec) (sandb
 		return h.sameCommand(e.b, rec, spec)
 	}
 	fpCommandRecorded.Hit()
-	j, err := journal.Create(h.commandDir(e.b.id, spec.ID), journal.Options{Limit: spec.OutputLimit})
-	if err != nil {
-		e.failRecord(ctx, rec, err)
-		return sandboxd.Command{}, false, err
-	}
-	fpCommandJournal.Hit()
-	c := newCommand(e, rec, j)
+	c := newCommand(e, rec, journal.Create(h.commandDir(e.b.id, spec.ID), journal.Options{Limit: spec.OutputLimit}))
 	e.add(c)
 	link, err := c.begin(ctx)
 	if err != nil {
@@ -181,10 +178,13 @@ func (e *environment) run(ctx context.Context, spec sandboxd.CommandSpec) (sandb
 	}
 	fpCommandStarted.Hit()
 	c.arm(rec.Deadline)
-	if len(spec.Stdin) > 0 {
+	if len(spec.Stdin) == 0 {
+		close(c.fed)
+	} else {
 		// Bound to the environment: a command that does not read its input keeps
 		// only this goroutine.
 		h.spawn(func() {
+			defer close(c.fed)
 			if err := link.Stdin(e.ctx, c.id, spec.Stdin, !spec.StdinOpen); err != nil && !c.isDone() {
 				h.log.Debug("stdin not delivered", "sandbox", e.b.id, "command", c.id, "err", err)
 			}
@@ -230,17 +230,6 @@ func inWorkDir(cwd string) string {
 		return path.Clean(cwd)
 	}
 	return path.Join(sandboxd.WorkDir, cwd)
-}
-
-// failRecord ends a command that got no journal.
-func (e *environment) failRecord(ctx context.Context, rec sandboxd.CommandRecord, cause error) {
-	ending := sandboxd.Ending{Cause: sandboxd.CauseStartFailed, Message: publicText(cause), At: time.Now().UTC()}
-	if sandboxd.ClassOf(cause) == sandboxd.ClassNoSpace {
-		ending.Cause = sandboxd.CauseDisk
-	}
-	if _, err := e.b.h.store.EndCommand(ctx, e.b.id, rec.ID, 0, ending); err != nil {
-		e.b.h.log.Error("ending not recorded", "sandbox", e.b.id, "command", rec.ID, "err", err)
-	}
 }
 
 func (h *Host) commandDir(id, command string) string {
@@ -351,6 +340,8 @@ func (c *command) output(stream sandboxd.Stream, offset int64, data []byte) erro
 	c.env.b.h.spawn(func() {
 		c.end(cause, 0)
 		c.finish(sandboxd.Ending{Cause: cause, Message: "its output could not be kept", At: time.Now().UTC()})
+		// The init still waits for output to be taken.
+		c.env.forget(c.id)
 	})
 	return err
 }

@@ -202,6 +202,12 @@ func (e *environment) Ended(id string, offset int64, exit wire.Exit) {
 	if c := e.command(id); c != nil {
 		c.ended(exit)
 	}
+	e.forget(id)
+}
+
+// forget has the init drop what it holds of an ended command. Without a link the
+// next attach does it.
+func (e *environment) forget(id string) {
 	e.mu.Lock()
 	link := e.link
 	e.mu.Unlock()

@@ -108,7 +108,7 @@ func (h *Host) FollowCommand(ctx context.Context, id, cmd string, opts sandboxd.
 			return nil, sandboxd.Errorf(sandboxd.ClassBusy, "the command is being started")
 		}
 	}
-	j, err := journal.Open(h.commandDir(id, cmd), journal.Options{Limit: rec.Spec.OutputLimit})
+	j, err := h.openJournal(rec)
 	if err != nil {
 		return nil, err
 	}
@@ -171,6 +171,12 @@ func (h *Host) WriteStdin(ctx context.Context, id, cmd string, data []byte, eof 
 	return h.withLink(ctx, id, cmd, func(c *command, link *guest.Link) error {
 		if !c.spec.StdinOpen && c.spec.TTY == nil {
 			return sandboxd.Errorf(sandboxd.ClassConflict, "the command's stdin is closed").WithHint("start it with stdin_open")
+		}
+		select {
+		case <-c.fed:
+		case <-c.done:
+		case <-ctx.Done():
+			return sandboxd.Wrap(sandboxd.ClassUnavailable, ctx.Err(), "the command does not read its input")
 		}
 		return link.Stdin(ctx, cmd, data, eof)
 	})

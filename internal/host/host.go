@@ -85,6 +85,9 @@ func New(ctx context.Context, cfg Config) (*Host, error) {
 	if err != nil {
 		return nil, fmt.Errorf("workspaces: %w", err)
 	}
+	if err := root.ProveOwners(cfg.UIDs.First, cfg.UIDs.Last); err != nil {
+		return nil, err
+	}
 	h := &Host{
 		cfg: cfg, store: cfg.Store, root: root, log: cfg.Log, began: time.Now(),
 		drivers: map[string]sandboxd.Driver{},

@@ -40,19 +40,7 @@ func (h *Host) Open(ctx context.Context, req sandboxd.OpenRequest) (sandboxd.San
 		},
 		Env: maps.Clone(req.Env),
 	}
-	// A new sandbox takes its place before its record exists, so that a refusal
-	// leaves nothing behind. One that exists takes its place when it starts.
-	_, err := h.store.ByKey(ctx, req.Key)
-	fresh := err != nil
-	if fresh && start {
-		if err := h.reserve(ctx, rec.ID); err != nil {
-			return sandboxd.Sandbox{}, false, err
-		}
-	}
-	stored, b, created, err := h.create(ctx, rec)
-	if !created {
-		h.release(rec.ID)
-	}
+	stored, b, created, err := h.create(ctx, rec, start)
 	if err == nil && start {
 		stored, err = b.start(ctx)
 	}
@@ -69,10 +57,24 @@ func (h *Host) Open(ctx context.Context, req sandboxd.OpenRequest) (sandboxd.San
 // The directories of a key belong to one id at a time: between a record and its
 // directories, and between a delete and the move of its files, nobody else may
 // name the key.
-func (h *Host) create(ctx context.Context, rec sandboxd.SandboxRecord) (sandboxd.SandboxRecord, *box, bool, error) {
+//
+// One that is to be started takes its place before its record exists, so that a
+// refusal leaves nothing behind.
+func (h *Host) create(ctx context.Context, rec sandboxd.SandboxRecord, start bool) (sandboxd.SandboxRecord, *box, bool, error) {
 	defer h.naming.lock(rec.Key)()
+	stored, err := h.store.ByKey(ctx, rec.Key)
+	if err == nil {
+		b, err := h.boxOf(stored)
+		return stored, b, false, err
+	}
+	if start {
+		if err := h.reserve(ctx, rec.ID); err != nil {
+			return sandboxd.SandboxRecord{}, nil, false, err
+		}
+	}
 	stored, created, err := h.store.Create(ctx, rec, h.cfg.UIDs, 0)
 	if err != nil {
+		h.release(rec.ID)
 		return sandboxd.SandboxRecord{}, nil, false, err
 	}
 	fpOpenRecorded.Hit()

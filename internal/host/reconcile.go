@@ -125,12 +125,13 @@ func (h *Host) loadCommands(ctx context.Context, b *box, env *environment) error
 		if rec.Ending != nil {
 			continue
 		}
-		j, err := h.openOrCreateJournal(b, rec)
+		j, err := h.openJournal(rec)
 		if err != nil {
 			return err
 		}
 		c := newCommand(env, rec, j)
 		c.adopted, c.group = true, grouped
+		close(c.fed) // what was not delivered died with the former host
 		switch ending := j.Ending(); {
 		case ending != nil:
 			// The journal was finished and the store was not told.
@@ -144,14 +145,8 @@ func (h *Host) loadCommands(ctx context.Context, b *box, env *environment) error
 	return nil
 }
 
-func (h *Host) openOrCreateJournal(b *box, rec sandboxd.CommandRecord) (*journal.Journal, error) {
-	dir, opts := h.commandDir(b.id, rec.ID), journal.Options{Limit: rec.Spec.OutputLimit}
-	j, err := journal.Open(dir, opts)
-	if err != nil && sandboxd.ClassOf(err) == sandboxd.ClassNotFound {
-		// The host ended between the record and the journal.
-		return journal.Create(dir, opts)
-	}
-	return j, err
+func (h *Host) openJournal(rec sandboxd.CommandRecord) (*journal.Journal, error) {
+	return journal.Open(h.commandDir(rec.SandboxID, rec.ID), journal.Options{Limit: rec.Spec.OutputLimit})
 }
 
 // settleCold removes what is left of an environment and records its ending.

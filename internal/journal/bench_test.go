@@ -86,11 +86,7 @@ func BenchmarkTrue(b *testing.B) {
 				wg.Go(func() {
 					for i := n.Add(1); i <= int64(b.N); i = n.Add(1) {
 						start := time.Now()
-						j, err := Create(filepath.Join(root, strconv.FormatInt(i, 10)), Options{})
-						if err != nil {
-							b.Error(err)
-							return
-						}
+						j := Create(filepath.Join(root, strconv.FormatInt(i, 10)), Options{})
 						s, _ := j.Follow(sandboxd.FollowOptions{Follow: true})
 						done := make(chan error)
 						go func() { done <- j.Finish(sandboxd.Ending{Cause: sandboxd.CauseExit}) }()

@@ -68,6 +68,7 @@ type Journal struct {
 	write   sync.Mutex
 	file    *os.File // the last segment, open for writing; nil when idle
 	stored  bool     // the ending is written
+	unmade  bool     // dir is not there yet
 	lastUse time.Time
 	idle    *time.Timer
 	headers [][headerSize]byte // reused by Append
@@ -84,19 +85,11 @@ type Journal struct {
 	wake     chan struct{} // closed at the next change; nil when nobody waits
 }
 
-// Create makes dir, with its parents, and a journal in it. A journal that is
-// there already is ClassConflict.
-func Create(dir string, opts Options) (*Journal, error) {
-	if err := os.MkdirAll(filepath.Dir(dir), 0o700); err != nil {
-		return nil, diskError(err, "cannot make the journal")
-	}
-	if err := os.Mkdir(dir, 0o700); err != nil {
-		if errors.Is(err, fs.ErrExist) {
-			return nil, sandboxd.Wrap(sandboxd.ClassConflict, err, "the command has a journal already")
-		}
-		return nil, diskError(err, "cannot make the journal")
-	}
-	return &Journal{dir: dir, opts: opts.sized()}, nil
+// Create begins a journal in dir, which nothing else may use. The directory is
+// made with the first output: a command that says nothing costs no file, and its
+// ending is the store's alone to keep.
+func Create(dir string, opts Options) *Journal {
+	return &Journal{dir: dir, opts: opts.sized(), unmade: true}
 }
 
 // Append stores data, whose first byte has the given offset. What is stored
@@ -267,6 +260,12 @@ func (j *Journal) rotate() error {
 			return diskError(err, "cannot drop old output")
 		}
 	}
+	if j.unmade {
+		if err := os.MkdirAll(j.dir, 0o700); err != nil {
+			return diskError(err, "cannot make the journal")
+		}
+		j.unmade = false
+	}
 	fresh := segment{start: j.next, end: j.next}
 	f, err := os.OpenFile(j.path(fresh), os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
@@ -277,7 +276,7 @@ func (j *Journal) rotate() error {
 	return nil
 }
 
-// Finish stores the ending as the last record. Followers see it as soon as it is
+// Finish stores the ending as the last record, if there was output. Followers see it as soon as it is
 // written. Like the output before it, it survives the end of every process; not
 // a power cut, after which the store's ending, if there is one, speaks. The first
 // ending wins: later calls change nothing. Append fails from then on. When the
@@ -294,6 +293,11 @@ func (j *Journal) Finish(ending sandboxd.Ending) error {
 		return nil
 	} else {
 		ending = *j.ending
+	}
+	if j.unmade {
+		j.publish(func() { j.ending = &ending })
+		j.stored = true
+		return nil
 	}
 	err := j.storeEnding(ending)
 	if err == nil {
@@ -319,7 +323,7 @@ func (j *Journal) storeEnding(ending sandboxd.Ending) (err error) {
 	if err != nil {
 		return err
 	}
-	if len(j.segments) == 0 {
+	if len(j.segments) == 0 { // an empty directory that was recovered
 		if err := j.rotate(); err != nil {
 			return err
 		}

@@ -13,12 +13,12 @@ import (
 )
 
 // Open opens the journal that Create made in dir, possibly by a process that
-// died while it wrote: whatever follows the last whole record is cut off. A
-// directory that is not there is ClassNotFound.
+// died while it wrote: whatever follows the last whole record is cut off. Where
+// there is no directory there was no output: the journal is as Create makes it.
 func Open(dir string, opts Options) (*Journal, error) {
 	starts, err := segmentStarts(dir)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, sandboxd.Wrap(sandboxd.ClassNotFound, err, "the command has no journal")
+		return Create(dir, opts), nil
 	} else if err != nil {
 		return nil, diskError(err, "cannot open the journal")
 	}

@@ -228,6 +228,27 @@ func (r *Root) Metas() ([]Meta, error) {
 	return metas, errors.Join(failed...)
 }
 
+// ProveOwners shows, by doing it where the workspaces are, that files can be given
+// to these users. It is for the start of a host: a machine that may not do so must
+// say it then and not at the first sandbox.
+func (r *Root) ProveOwners(uids ...uint32) error {
+	dir, err := os.MkdirTemp(r.trash, "owner-")
+	if err != nil {
+		return hostError(err, "the workspace directory cannot be written")
+	}
+	defer os.Remove(dir)
+	for _, uid := range uids {
+		if os.Geteuid() == int(uid) {
+			continue
+		}
+		if err := os.Lchown(dir, int(uid), int(uid)); err != nil {
+			return sandboxd.Wrap(sandboxd.ClassUnavailable, err, "files in the workspace directory cannot be given to user %d", uid).
+				WithHint("run as root, or put the data directory on a file system that has owners")
+		}
+	}
+	return nil
+}
+
 // Files serves the workspace of a key to callers; what is made belongs to uid.
 // ClassNotFound.
 func (r *Root) Files(key string, uid uint32) (*Workspace, error) {

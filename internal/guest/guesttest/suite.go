@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"sandboxd"
+	"sandboxd/internal/captest"
 	"sandboxd/internal/guest"
 	"sandboxd/internal/guest/wire"
 )
@@ -373,9 +374,7 @@ func testSecret(t *testing.T, s *session) {
 }
 
 func testService(t *testing.T, s *session) {
-	if s.Service == nil {
-		t.Skip("this system opens no services")
-	}
+	captest.Need(t, "guest-services", s.Service != nil, "this system opens no services")
 	opts := s.options()
 	opts.Services = map[string]func(io.ReadWriteCloser){"upper": func(rw io.ReadWriteCloser) {
 		b, err := io.ReadAll(rw)
@@ -410,9 +409,7 @@ func testService(t *testing.T, s *session) {
 }
 
 func testDial(t *testing.T, s *session) {
-	if !s.Loopback {
-		t.Skip("the sandbox has a network of its own")
-	}
+	captest.Need(t, "guest-loopback", s.Loopback, "the sandbox has a network of its own")
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

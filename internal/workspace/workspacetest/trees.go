@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"sandboxd"
+	"sandboxd/internal/captest"
 )
 
 func paths(entries []sandboxd.FileInfo) string {
@@ -105,9 +106,7 @@ func testRemove(t *testing.T, h Harness) {
 }
 
 func testLinks(t *testing.T, h Harness) {
-	if h.Plant == nil {
-		t.Skip("SKIPPED: this implementation cannot plant links")
-	}
+	captest.Need(t, "planted-links", h.Plant != nil, "this implementation cannot plant links")
 	f, ctx := h.Files, t.Context()
 	Put(t, f, "real/file", "body")
 	h.Plant(t, "/workspace/real", "abs")
