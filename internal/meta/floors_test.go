@@ -30,6 +30,7 @@ var floors = []struct {
 	{"internal/guest/...", []string{".", "internal/failpoint", "internal/captest", "internal/guest/..."}, "suites of the link"},
 	{"internal/isolate", []string{"."}, "mechanism: does not know who uses it"},
 	{"internal/journal/...", []string{".", "internal/failpoint", "internal/journal/..."}, "mechanism"},
+	{"internal/workspace/workspacetest", []string{".", "internal/captest"}, "the suite of Files knows the contract only"},
 	{"internal/workspace/...", []string{".", "internal/failpoint", "internal/workspace/..."}, "mechanism"},
 	{"internal/store/...", []string{".", "internal/failpoint", "internal/store/..."}, "mechanism"},
 	{"internal/driver/process/...", []string{".", "internal/failpoint", "internal/isolate/...", "internal/guest/wire", "internal/guest/inside", "internal/driver/process/..."}, "a driver makes environments; it runs no command and opens no file of a workspace"},
