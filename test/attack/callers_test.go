@@ -13,7 +13,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"sandboxd"
 )
@@ -325,10 +324,7 @@ func TestSecretsStaySecret(t *testing.T) {
 
 	// Nothing has kept them beyond the end of the server, which folds the write-ahead
 	// log of its database.
-	until(t, "the workspace is gone", 10*time.Second, func() bool {
-		left, err := filepath.Glob(filepath.Join(s.data, "*", "secrets*"))
-		return err == nil && len(left) == 0
-	})
+	s.emptied()
 	s.end()
 	err := filepath.WalkDir(s.data, func(name string, entry fs.DirEntry, err error) error {
 		if err != nil || !entry.Type().IsRegular() || filepath.Dir(name) == s.data {

@@ -193,10 +193,7 @@ func (s *server) finish() {
 			s.t.Errorf("delete at the end: %v", err)
 		}
 	}
-	until(s.t, "every sandbox is gone from the disk", 30*time.Second, func() bool {
-		left, err := filepath.Glob(filepath.Join(s.data, "workspaces", "*"))
-		return err == nil && len(left) == 0
-	})
+	s.emptied()
 	s.end()
 	if log := s.log.String(); strings.Contains(log, "panic") {
 		s.t.Errorf("a panic in the log: %s", tail(log))
@@ -206,6 +203,16 @@ func (s *server) finish() {
 			s.t.Errorf("control groups left behind: %v", left)
 		}
 	}
+}
+
+// emptied waits until what was deleted has left the disk.
+func (s *server) emptied() {
+	s.t.Helper()
+	until(s.t, "what was deleted is gone from the disk", 30*time.Second, func() bool {
+		living, err := filepath.Glob(filepath.Join(s.data, "workspaces", "*"))
+		trash, err2 := filepath.Glob(filepath.Join(s.data, "trash", "*"))
+		return err == nil && err2 == nil && len(living)+len(trash) == 0
+	})
 }
 
 // end asks the server to leave.

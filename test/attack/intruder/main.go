@@ -33,7 +33,12 @@ func main() {
 	acts[os.Args[1]](os.Args[2:])
 }
 
-func hold() { select {} }
+// hold does nothing for ever. An empty select would be a deadlock, which Go ends.
+func hold() {
+	for {
+		_ = unix.Pause()
+	}
+}
 
 func number(args []string, i int) int {
 	if i >= len(args) {
@@ -82,7 +87,17 @@ func flip(args []string) {
 		exchange(root, "top", "toplink")
 		_ = unix.Renameat(top, "n", root, "moved")
 		_ = unix.Renameat(root, "moved", top, "n")
-		if i%512 == 0 { // what the other side removed comes again
+		if i%512 == 0 { // what the other side removed or moved comes again
+			_ = unix.Mkdirat(root, "d", 0o777)
+			if fd, err := unix.Openat(root, "d", unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0); err == nil {
+				unix.Close(d)
+				d = fd
+			}
+			for dir, name := range map[int]string{root: "g", d: "f"} {
+				if fd, err := unix.Openat(dir, name, unix.O_CREAT|unix.O_EXCL|unix.O_WRONLY|unix.O_CLOEXEC, 0o666); err == nil {
+					unix.Close(fd)
+				}
+			}
 			_ = unix.Mkdirat(root, "top", 0o777)
 			_ = unix.Mkdirat(top, "n", 0o777)
 			_ = unix.Symlinkat(outside, root, "dlink")
@@ -204,9 +219,9 @@ func orphans(args []string) {
 	fmt.Println("orphans done")
 }
 
-// listen NAME waits at a socket; a name that begins with @ is abstract.
+// listen NETWORK ADDRESS waits at a socket; a unix name that begins with @ is abstract.
 func listen(args []string) {
-	l, err := net.Listen("unix", args[0])
+	l, err := net.Listen(args[0], args[1])
 	fail(err)
 	fmt.Println("listening")
 	for {
@@ -275,7 +290,8 @@ func hunt(args []string) {
 func killAll([]string) {
 	hit := 0
 	for pid := 1; pid < 1<<16; pid++ {
-		if pid != os.Getpid() && unix.Kill(pid, unix.SIGKILL) == nil {
+		// A thread's number would mean its process.
+		if _, err := os.Stat("/proc/self/task/" + strconv.Itoa(pid)); err != nil && unix.Kill(pid, unix.SIGKILL) == nil {
 			hit++
 		}
 	}
