@@ -39,6 +39,8 @@ func Attach(ctx context.Context, conn io.ReadWriteCloser, opts Options) (*Link, 
 		l.fail(sandboxd.Errorf(sandboxd.ClassUnavailable, "the init does not read"))
 	})
 	l.stall.Stop()
+	l.later = time.AfterFunc(ackDelay, l.ackLate)
+	l.later.Stop()
 
 	stop := context.AfterFunc(ctx, func() {
 		l.fail(sandboxd.Wrap(sandboxd.ClassUnavailable, ctx.Err(), "the init did not answer"))
@@ -213,7 +215,7 @@ func (l *Link) want() error {
 			return violation("the init holds output %d to %d of command %q, the host has %d", c.base, c.limit, c.id, have)
 		}
 		l.mu.Lock()
-		c.next, c.acked, c.flowing = have, have, true
+		c.next, c.kept, c.acked, c.flowing = have, have, have, true
 		l.mu.Unlock()
 		if err := l.send(context.Background(), nil, wire.Frame{Type: wire.TypeHave, Number: c.number, Arg: uint64(have)}); err != nil {
 			return err

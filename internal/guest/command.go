@@ -3,6 +3,7 @@ package guest
 import (
 	"encoding/json"
 	"sync"
+	"time"
 
 	"sandboxd"
 	"sandboxd/internal/guest/wire"
@@ -11,20 +12,41 @@ import (
 // maxNumber keeps a lying init from using up the numbers of commands.
 const maxNumber = 1 << 30
 
-// buffers are for output in bulk. Small output gets memory of its own size, so
-// that many commands with a byte each do not hold a large buffer each.
-var buffers = sync.Pool{New: func() any { return new([wire.MaxFrame]byte) }}
+// Pools of buffers for output in bulk. Small output gets memory of its own size,
+// so that many commands with a byte each do not hold a large buffer each.
+var pools = [...]struct {
+	size int
+	sync.Pool
+}{{size: wire.MaxFrame}, {size: wire.CommandWindow}}
+
+const smallOutput = 4 << 10
 
 func appendOutput(b, data []byte) []byte {
-	if b == nil && len(data) >= wire.MaxFrame/2 {
-		b = buffers.Get().(*[wire.MaxFrame]byte)[:0]
+	need := len(b) + len(data)
+	if need <= cap(b) || need <= smallOutput {
+		return append(b, data...)
+	}
+	for i := range pools {
+		if p := &pools[i]; need <= p.size {
+			grown, ok := p.Get().(*[]byte)
+			if !ok {
+				fresh := make([]byte, p.size)
+				grown = &fresh
+			}
+			out := append(append((*grown)[:0], b...), data...)
+			recycle(b)
+			return out
+		}
 	}
 	return append(b, data...)
 }
 
 func recycle(b []byte) {
-	if cap(b) == wire.MaxFrame {
-		buffers.Put((*[wire.MaxFrame]byte)(b[:wire.MaxFrame]))
+	for i := range pools {
+		if p := &pools[i]; cap(b) == p.size {
+			b = b[:p.size]
+			p.Put(&b)
+		}
 	}
 }
 
@@ -40,7 +62,9 @@ type command struct {
 
 	flowing bool  // output is expected
 	next    int64 // offset of the next byte from the init
-	acked   int64 // bytes before it count no more
+	kept    int64 // bytes before it are durable
+	acked   int64 // bytes before it count no more: the init was told
+	late    bool  // in Link.late
 
 	// pending output, delivered by at most one goroutine
 	pending    []byte
@@ -235,16 +259,54 @@ func (c *command) deliver() {
 	}
 }
 
-// acknowledge tells the init that everything before offset is durable.
+// ackBytes of one command are acknowledged at once. Less waits for ackDelay, in
+// which most commands end: then forgetting them says it all.
+const (
+	ackBytes = wire.CommandWindow / 4
+	ackDelay = 2 * time.Millisecond
+)
+
+// acknowledge sees to it that the init hears that everything before offset is
+// durable. Under Link.mu, which it lets go meanwhile.
 func (l *Link) acknowledge(c *command, offset int64) {
 	if c.forgotten {
 		return
 	}
-	l.unacked -= int(offset - c.acked)
-	c.acked = offset
+	c.kept = offset
+	if offset-c.acked >= ackBytes {
+		l.ack(c)
+		return
+	}
+	if !c.late {
+		c.late = true
+		l.late = append(l.late, c)
+		if len(l.late) == 1 {
+			l.later.Reset(ackDelay)
+		}
+	}
+}
+
+func (l *Link) ack(c *command) {
+	l.unacked -= int(c.kept - c.acked)
+	c.acked = c.kept
+	f := wire.Frame{Type: wire.TypeAck, Number: c.number, Arg: uint64(c.kept)}
 	l.mu.Unlock()
-	l.background(wire.Frame{Type: wire.TypeAck, Number: c.number, Arg: uint64(offset)})
+	l.background(f)
 	l.mu.Lock()
+}
+
+// ackLate acknowledges what waited.
+func (l *Link) ackLate() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	late := l.late
+	l.late = nil
+	for _, c := range late {
+		c.late = false
+		if l.err == nil && !c.forgotten && c.kept > c.acked {
+			l.ack(c)
+		}
+	}
 }
 
 // remove drops the command from the link's tables. Under Link.mu.

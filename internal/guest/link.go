@@ -94,8 +94,10 @@ type Link struct {
 	err      error
 	byNumber map[uint32]*command
 	byID     map[string]*command
-	last     uint32 // highest command number used
-	unacked  int    // bytes of output received and not acknowledged
+	last     uint32     // highest command number used
+	unacked  int        // bytes of output received and not acknowledged
+	late     []*command // have something durable that the init was not told
+	later    *time.Timer
 	pings    map[uint64]chan struct{}
 	ping     uint64
 }
@@ -133,6 +135,7 @@ func (l *Link) fail(err error) {
 	}
 	l.err = err
 	close(l.broken)
+	l.later.Stop()
 	l.mu.Unlock()
 	l.conn.Close()
 	l.streams.Fail(err)

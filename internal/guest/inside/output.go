@@ -86,7 +86,8 @@ type pump struct {
 // The read buffer grows with a stream that fills it.
 const (
 	smallRead = 4 << 10
-	largeRead = 32 << 10
+	largeRead = wire.MaxPayload
+	pipeSize  = 256 << 10
 )
 
 func (p *pump) run() {
@@ -110,6 +111,17 @@ func (p *pump) run() {
 		s.mu.Unlock()
 		if n == len(buf) && n < largeRead {
 			buf = make([]byte, largeRead)
+			widen(p.o.R)
+		}
+	}
+}
+
+// widen lets a program that writes much run on while what it wrote is carried
+// away. Where it is not allowed, or not a pipe, all goes on as it was.
+func widen(r io.Reader) {
+	if sc, ok := r.(syscall.Conn); ok {
+		if raw, err := sc.SyscallConn(); err == nil {
+			_ = raw.Control(func(fd uintptr) { _, _ = unix.FcntlInt(fd, unix.F_SETPIPE_SZ, pipeSize) })
 		}
 	}
 }
