@@ -119,11 +119,10 @@ func (e *Error) Public() string {
 	return e.Message
 }
 
-// Errorf makes an error of a class. A %w argument is kept for errors.Is but its
-// text is part of the message: use Wrap for causes that must not be shown.
+// Errorf makes an error of a class without a cause. All of its text is shown to
+// callers: use Wrap for what must not be.
 func Errorf(class Class, format string, args ...any) *Error {
-	err := fmt.Errorf(format, args...)
-	return &Error{Class: class, Message: err.Error(), Err: nil}
+	return &Error{Class: class, Message: fmt.Sprintf(format, args...)}
 }
 
 // Wrap makes an error of a class whose cause is logged but not shown.
