@@ -166,17 +166,6 @@ func writeMeta(dir string, meta Meta) error {
 	return nil
 }
 
-// WriteMeta replaces the record of an existing workspace; key and id must be
-// those it has.
-func (r *Root) WriteMeta(meta Meta) error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if !r.Exists(meta.Key, meta.ID) {
-		return sandboxd.Errorf(sandboxd.ClassNotFound, "no workspace has this key and id")
-	}
-	return writeMeta(filepath.Join(r.dir, meta.Key), meta)
-}
-
 // ReadMeta answers the record of a key. ClassNotFound.
 func (r *Root) ReadMeta(key string) (Meta, error) {
 	if !sandboxd.ValidKey(key) {

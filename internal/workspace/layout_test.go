@@ -2,14 +2,17 @@ package workspace
 
 import (
 	"os"
+	"os/exec"
 	"path/filepath"
 	"reflect"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
 	"sandboxd"
+	"sandboxd/internal/captest"
 	wst "sandboxd/internal/workspace/workspacetest"
 )
 
@@ -76,11 +79,7 @@ func TestLifeOfAKey(t *testing.T) {
 	if err := r.Create(meta); err != nil || !r.Exists("trash", meta.ID) {
 		t.Errorf("a damaged record is not written anew: %v", err)
 	}
-	meta.Driver = "docker"
-	if err := r.WriteMeta(meta); err != nil {
-		t.Fatal(err)
-	}
-	if metas, err := r.Metas(); err != nil || len(metas) != 1 || metas[0].Driver != "docker" {
+	if metas, err := r.Metas(); err != nil || len(metas) != 1 || !reflect.DeepEqual(metas[0], meta) {
 		t.Errorf("metas %+v, %v", metas, err)
 	}
 	if err := r.Trash("trash", other.ID); err != nil || !r.Exists("trash", meta.ID) {
@@ -109,6 +108,56 @@ func TestLifeOfAKey(t *testing.T) {
 	}
 	if !r.Exists("trash", other.ID) {
 		t.Error("emptying the trash took a living workspace")
+	}
+}
+
+// TestProveOwners: root may give files to every user of a pool and an ordinary
+// user to nobody but itself. The second is shown by this test run again as one.
+func TestProveOwners(t *testing.T) {
+	const dirOf = "SANDBOXD_TEST_OWNERS_DIR"
+	if dir := os.Getenv(dirOf); dir != "" {
+		r, err := OpenRoot(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := r.ProveOwners(uint32(os.Geteuid())); err != nil {
+			t.Errorf("to itself: %v", err)
+		}
+		wst.WantClass(t, "to another user", r.ProveOwners(uint32(os.Geteuid())+1), sandboxd.ClassUnavailable)
+		left, err := os.ReadDir(filepath.Join(filepath.Dir(dir), "trash"))
+		if err != nil || len(left) != 0 {
+			t.Errorf("the proof left %v, %v", left, err)
+		}
+		return
+	}
+	captest.Root(t)
+	r, _ := testRoot(t)
+	if err := r.ProveOwners(200000, 265535); err != nil {
+		t.Errorf("root: %v", err)
+	}
+	// Below the temporary directory itself: those of a test are root's alone.
+	dir, err := os.MkdirTemp("", "owners-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	if err := os.Chown(dir, sandboxUID, sandboxUID); err != nil {
+		t.Fatal(err)
+	}
+	// The test's own program may lie where only root reaches it.
+	self, err := os.Open("/proc/self/exe")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer self.Close()
+	cmd := exec.Command("/proc/self/fd/3", "-test.run=^TestProveOwners$", "-test.v")
+	cmd.ExtraFiles = []*os.File{self}
+	cmd.Dir = "/"
+	cmd.Env = []string{dirOf + "=" + filepath.Join(dir, "workspaces")}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: sandboxUID, Gid: sandboxUID}}
+	out, err := cmd.CombinedOutput()
+	if err != nil || !strings.Contains(string(out), "--- PASS: TestProveOwners") {
+		t.Errorf("as an ordinary user: %v\n%s", err, out)
 	}
 }
 
