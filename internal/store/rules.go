@@ -125,5 +125,5 @@ func errCapacity(held int, holders []string) error {
 
 func errPoolEmpty(pool sandboxd.UIDPool) error {
 	return sandboxd.Errorf(sandboxd.ClassCapacity, "every user id from %d to %d belongs to a sandbox", pool.First, pool.Last).
-		WithHint("delete a sandbox that is no longer needed, or configure a larger pool")
+		WithHint("delete a sandbox that is no longer needed")
 }

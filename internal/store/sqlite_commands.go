@@ -85,22 +85,7 @@ func (s *sqliteStore) ListCommands(ctx context.Context, sandbox string) ([]sandb
 		return nil, err
 	}
 	rows, err := s.in.listCommands.QueryContext(ctx, sandbox)
-	if err != nil {
-		return nil, failed(err)
-	}
-	defer rows.Close()
-	list := []sandboxd.CommandRecord{}
-	for rows.Next() {
-		rec, err := scanCommand(rows)
-		if err != nil {
-			return nil, failed(err)
-		}
-		list = append(list, rec)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, failed(err)
-	}
-	return list, nil
+	return all(rows, err, scanCommand)
 }
 
 // EndCommand implements sandboxd.HostStore.

@@ -235,17 +235,22 @@ func (s *sqliteStore) List(ctx context.Context) ([]sandboxd.SandboxRecord, error
 		return nil, err
 	}
 	rows, err := s.in.list.QueryContext(ctx)
+	return all(rows, err, scanSandbox)
+}
+
+// all scans every row of what a query answered; without an error it is never nil.
+func all[T any](rows *sql.Rows, err error, scan func(row) (T, error)) ([]T, error) {
 	if err != nil {
 		return nil, failed(err)
 	}
 	defer rows.Close()
-	list := []sandboxd.SandboxRecord{}
+	list := []T{}
 	for rows.Next() {
-		rec, err := scanSandbox(rows)
+		one, err := scan(rows)
 		if err != nil {
 			return nil, failed(err)
 		}
-		list = append(list, rec)
+		list = append(list, one)
 	}
 	if err := rows.Err(); err != nil {
 		return nil, failed(err)
