@@ -99,6 +99,15 @@ func (s *session) with(ctx context.Context, fn func(id string) error) error {
 	if sandboxd.ClassOf(err) != sandboxd.ClassGone {
 		return err
 	}
+	// What is gone may be its environment only; the files are then still there.
+	if _, lookup := s.host.Get(ctx, id); sandboxd.ClassOf(lookup) != sandboxd.ClassGone {
+		var e *sandboxd.Error
+		if errors.As(err, &e) {
+			kept := *e
+			return kept.WithHint("the files are kept; open starts the sandbox again")
+		}
+		return err
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.id == id {

@@ -21,9 +21,11 @@ import (
 )
 
 // newHost is a whole host on the fake driver.
-func newHost(t *testing.T) sandboxd.Host {
+func newHost(t *testing.T) sandboxd.Host { return newHostIn(t, fake.NewWorld(fake.Config{})) }
+
+func newHostIn(t *testing.T, world *fake.World) sandboxd.Host {
 	t.Helper()
-	h, err := host.New(t.Context(), host.Config{DataDir: t.TempDir(), Store: store.NewMemory(), Drivers: []sandboxd.Driver{fake.New(fake.NewWorld(fake.Config{}))},
+	h, err := host.New(t.Context(), host.Config{DataDir: t.TempDir(), Store: store.NewMemory(), Drivers: []sandboxd.Driver{fake.New(world)},
 		UIDs: sandboxd.UIDPool{First: 200000, Last: 200099}})
 	if err != nil {
 		t.Fatal(err)
@@ -136,6 +138,46 @@ func TestOneSandboxMadeAtFirstUse(t *testing.T) {
 	}
 	end()
 	count(0)
+}
+
+// TestTheEnvironmentEndsUnderTheSession: the sandbox, its files and its owner stay.
+func TestTheEnvironmentEndsUnderTheSession(t *testing.T) {
+	world := fake.NewWorld(fake.Config{})
+	h := newHostIn(t, world)
+	c, end := connect(t, h, Options{})
+	call(t, c, "write", args{"path": "a", "content": "still here"})
+	list, err := h.List(t.Context(), "")
+	if err != nil || len(list) != 1 {
+		t.Fatalf("%v, %v", list, err)
+	}
+	if !world.Kill(list[0].ID) {
+		t.Fatal("nothing to kill")
+	}
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for deadline := time.After(10 * time.Second); ; {
+		if sb, err := h.Get(t.Context(), list[0].ID); err == nil && sb.State == sandboxd.StateCold {
+			break
+		}
+		select {
+		case <-tick.C:
+		case <-deadline:
+			t.Fatal("the end was not noticed")
+		}
+	}
+	if result, text := call(t, c, "run", args{"command": "true"}); !result.IsError || !strings.Contains(text, "hint: the files are kept; open starts") {
+		t.Errorf("run without an environment: %s", text)
+	}
+	if result, text := call(t, c, "open", nil); result.IsError || !strings.Contains(text, list[0].ID) {
+		t.Errorf("open: %s", text)
+	}
+	if _, text := call(t, c, "read", args{"path": "a"}); text != "still here" {
+		t.Errorf("read: %s", text)
+	}
+	end()
+	if list, err := h.List(t.Context(), ""); err != nil || len(list) != 0 {
+		t.Errorf("the session left %v, %v", list, err)
+	}
 }
 
 func TestWhoseSandboxIsDeleted(t *testing.T) {
