@@ -15,11 +15,12 @@ type CommandPath struct {
 	CID string `path:"cid" doc:"Id of the command"`
 }
 
-// atCommand answers the request's Host for a command of a sandbox.
+// atCommand answers the request's Host for a command of a sandbox; a string that
+// cannot be an id names nothing.
 func (f *face) atCommand(ctx context.Context, p CommandPath) (sandboxd.Host, error) {
 	h, err := f.at(ctx, p.ID)
 	if err == nil && !sandboxd.ValidCommandID(p.CID) {
-		return nil, sandboxd.Invalid("command_id", "1-64 of [A-Za-z0-9._-] are allowed")
+		return nil, sandboxd.Errorf(sandboxd.ClassNotFound, "there is no such command")
 	}
 	return h, err
 }
@@ -35,25 +36,11 @@ type commandOutput struct {
 	Body   sandboxd.Command
 }
 
-// checkSpec refuses what exec cannot compose; every other rule is the Host's.
-func checkSpec(spec *sandboxd.CommandSpec) error {
-	if (len(spec.Argv) > 0) == (spec.Shell != "") {
-		return sandboxd.Invalid("argv", "give exactly one of argv and shell")
-	}
-	if spec.ID != "" && !sandboxd.ValidCommandID(spec.ID) {
-		return sandboxd.Invalid("command_id", "1-64 of [A-Za-z0-9._-] are allowed")
-	}
-	return nil
-}
-
 // startCommand answers 201 when it started the command and 200 when the id was
 // already used with the same spec.
 func (f *face) startCommand(ctx context.Context, in *commandInput) (*commandOutput, error) {
 	h, err := f.at(ctx, in.ID)
 	if err != nil {
-		return nil, err
-	}
-	if err := checkSpec(&in.Body); err != nil {
 		return nil, err
 	}
 	cmd, started, err := h.StartCommand(ctx, in.ID, in.Body)
@@ -102,7 +89,7 @@ func (f *face) getCommand(ctx context.Context, in *CommandPath) (*commandOutput,
 type stopInput struct {
 	CommandPath
 	Body *struct {
-		GraceS *sandboxd.Seconds `json:"grace_s,omitempty" minimum:"0" maximum:"3600" doc:"Between SIGTERM and SIGKILL, default 2"`
+		GraceS *sandboxd.Seconds `json:"grace_s,omitempty" minimum:"0" maximum:"60" doc:"Between SIGTERM and SIGKILL, default 2"`
 	}
 }
 

@@ -43,9 +43,6 @@ func (f *face) exec(ctx context.Context, in *commandInput) (*huma.StreamResponse
 	if err != nil {
 		return nil, err
 	}
-	if err := checkSpec(&in.Body); err != nil {
-		return nil, err
-	}
 	cmd, started, err := h.StartCommand(ctx, in.ID, in.Body)
 	if err != nil {
 		return nil, err

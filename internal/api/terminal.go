@@ -94,9 +94,6 @@ func (f *face) terminalCommand(ctx context.Context, h sandboxd.Host, id string, 
 		size = &sandboxd.TTY{Cols: uint16(cols), Rows: uint16(rows)}
 	}
 	if cid := query.Get("command_id"); cid != "" {
-		if !sandboxd.ValidCommandID(cid) {
-			return none, nil, sandboxd.Invalid("command_id", "1-64 of [A-Za-z0-9._-] are allowed")
-		}
 		cmd, err := h.GetCommand(ctx, id, cid)
 		if err == nil && !cmd.TTY {
 			err = sandboxd.Invalid("command_id", "the command has no terminal")
