@@ -60,7 +60,7 @@ type ServeOptions struct {
 	HostListen      string `placeholder:"ADDR" setting:"SANDBOXD_HOST_LISTEN" help:"Address of the host's own API for a remote control; off by default."`
 	ProtectedBy     string `placeholder:"TEXT" setting:"SANDBOXD_PROTECTED_BY" help:"How an address beyond this machine is protected, as 'caddy with TLS'; needed to listen on one."`
 	Driver          string `default:"auto" enum:"auto,process,docker,fake" setting:"SANDBOXD_DRIVER" help:"How sandboxes are isolated: auto (every driver that works here, process first), process, docker, or fake, which isolates nothing and is for tests."`
-	MaxSandboxes    int    `default:"20" setting:"SANDBOXD_MAX_SANDBOXES" help:"Most sandboxes at once, ${default} by default."`
+	MaxSandboxes    int    `default:"20" setting:"SANDBOXD_MAX_SANDBOXES" help:"Most sandboxes that run at once, ${default} by default; stopped ones do not count."`
 	StopOnInterrupt bool   `help:"Stop every sandbox on SIGINT, as on a terminal."`
 	LogFormat       string `default:"text" enum:"text,json" setting:"SANDBOXD_LOG_FORMAT" help:"Log lines as text or json."`
 }
