@@ -167,20 +167,19 @@ func (h *Host) allBoxes() []*box {
 }
 
 // boxOf answers the box of a record, making it on first use.
-func (h *Host) boxOf(rec sandboxd.SandboxRecord) (*box, error) {
+func (h *Host) boxOf(rec sandboxd.SandboxRecord) *box {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if b := h.boxes[rec.ID]; b != nil {
-		return b, nil
+		return b
 	}
 	d := h.drivers[rec.Driver]
 	if d == nil {
-		return nil, sandboxd.Errorf(sandboxd.ClassUnavailable, "driver %s does not work on this host now", rec.Driver).
-			WithHint("sandboxd doctor says why")
+		d = absent{name: rec.Driver, running: rec.State.HasEnvironment()}
 	}
 	b := newBox(h, rec, d)
 	h.boxes[rec.ID] = b
-	return b, nil
+	return b
 }
 
 // lookup finds a living sandbox by id.
@@ -189,8 +188,7 @@ func (h *Host) lookup(ctx context.Context, id string) (sandboxd.SandboxRecord, *
 	if err != nil {
 		return rec, nil, err
 	}
-	b, err := h.boxOf(rec)
-	return rec, b, err
+	return rec, h.boxOf(rec), nil
 }
 
 // record answers the record of a living sandbox; a deleted one is gone.

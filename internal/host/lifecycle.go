@@ -64,8 +64,7 @@ func (h *Host) create(ctx context.Context, rec sandboxd.SandboxRecord, start boo
 	defer h.naming.lock(rec.Key)()
 	stored, err := h.store.ByKey(ctx, rec.Key)
 	if err == nil {
-		b, err := h.boxOf(stored)
-		return stored, b, false, err
+		return stored, h.boxOf(stored), false, nil
 	}
 	if start {
 		if err := h.reserve(ctx, rec.ID); err != nil {
@@ -78,8 +77,8 @@ func (h *Host) create(ctx context.Context, rec sandboxd.SandboxRecord, start boo
 		return sandboxd.SandboxRecord{}, nil, false, err
 	}
 	fpOpenRecorded.Hit()
-	b, err := h.boxOf(stored)
-	if err == nil && created {
+	b := h.boxOf(stored)
+	if created {
 		err = b.makeFiles(stored)
 	}
 	return stored, b, created, err
@@ -112,10 +111,7 @@ func (h *Host) Delete(ctx context.Context, id string) error {
 	if err != nil {
 		return err
 	}
-	b, err := h.boxOf(rec)
-	if err != nil {
-		return err
-	}
+	b := h.boxOf(rec)
 	if err := h.acceptDelete(ctx, b); err != nil {
 		return err
 	}

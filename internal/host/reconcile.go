@@ -52,9 +52,9 @@ func (h *Host) reconcile(ctx context.Context) error {
 
 // settle brings one record and the world together.
 func (h *Host) settle(ctx context.Context, rec sandboxd.SandboxRecord) error {
-	b, err := h.boxOf(rec)
-	if err != nil {
-		h.log.Warn("sandbox cannot be looked after", "sandbox", rec.ID, "err", err)
+	b := h.boxOf(rec)
+	if a, ok := b.driver.(absent); ok && a.running {
+		h.log.Warn("sandbox cannot be looked after", "sandbox", rec.ID, "err", a.err())
 		return nil
 	}
 	switch rec.State {
