@@ -104,7 +104,7 @@ func (f *face) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func (f *face) serve(w *response, r *http.Request) {
 	if !f.allowedHost(r.Host) {
 		writeError(w, r, sandboxd.Errorf(sandboxd.ClassForbidden, "this name is not served here").
-			WithHint("use the address of the server, or add the name to the allowed host names"))
+			WithHint("use the address of the server, or start the server with --allowed-host and this name"))
 		return
 	}
 	if origin := r.Header.Get("Origin"); origin != "" {

@@ -149,14 +149,14 @@ func (s *server) openHost(ctx context.Context, dir *datadir.Dir) error {
 func (s *server) openListeners(ctx context.Context, dir *datadir.Dir, key, hostToken string) error {
 	hostFor := func(*http.Request) (sandboxd.Host, error) { return s.host, nil }
 	if s.o.HostListen != "" {
-		addr, err := listen(ctx, s.o.HostListen, api.HostListener(api.Config{Token: hostToken, OtherToken: key, HostFor: hostFor,
+		addr, err := listen(ctx, s.o.HostListen, api.HostListener(api.Config{Token: hostToken, OtherToken: key, HostFor: hostFor, AllowedHosts: s.o.AllowedHosts,
 			Version: Version, Roles: []string{"host", "control"}, Log: s.log}), s.opened, s.failed)
 		if err != nil {
 			return err
 		}
 		s.log.Info("the host's API is up", "address", addr, "token", filepath.Join(dir.Path, datadir.HostTokenFile))
 	}
-	addr, err := listen(ctx, s.o.Listen, api.Control(api.Config{Token: key, OtherToken: hostToken, HostFor: hostFor,
+	addr, err := listen(ctx, s.o.Listen, api.Control(api.Config{Token: key, OtherToken: hostToken, HostFor: hostFor, AllowedHosts: s.o.AllowedHosts,
 		Version: Version, Log: s.log}), s.opened, s.failed)
 	if err != nil {
 		return err

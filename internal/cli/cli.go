@@ -55,14 +55,15 @@ type Version struct {
 
 // ServeOptions are the settings of `sandboxd serve`.
 type ServeOptions struct {
-	Data            string `name:"data" placeholder:"DIR" setting:"SANDBOXD_DATA" help:"Data directory (default: /var/lib/sandboxed for root, else in the user's state directory)."`
-	Listen          string `placeholder:"ADDR" default:"127.0.0.1:9090" setting:"SANDBOXD_LISTEN" help:"Address of the API, ${default} by default; port 0 takes a free one."`
-	HostListen      string `placeholder:"ADDR" setting:"SANDBOXD_HOST_LISTEN" help:"Address of the host's own API for a remote control; off by default."`
-	ProtectedBy     string `placeholder:"TEXT" setting:"SANDBOXD_PROTECTED_BY" help:"How an address beyond this machine is protected, as 'caddy with TLS'; needed to listen on one."`
-	Driver          string `default:"auto" enum:"auto,process,docker,fake" setting:"SANDBOXD_DRIVER" help:"How sandboxes are isolated: auto (every driver that works here, process first), process, docker, or fake, which isolates nothing and is for tests."`
-	MaxSandboxes    int    `default:"20" setting:"SANDBOXD_MAX_SANDBOXES" help:"Most sandboxes that run at once, ${default} by default; stopped ones do not count."`
-	StopOnInterrupt bool   `help:"Stop every sandbox on SIGINT, as on a terminal."`
-	LogFormat       string `default:"text" enum:"text,json" setting:"SANDBOXD_LOG_FORMAT" help:"Log lines as text or json."`
+	Data            string   `name:"data" placeholder:"DIR" setting:"SANDBOXD_DATA" help:"Data directory (default: /var/lib/sandboxed for root, else in the user's state directory)."`
+	Listen          string   `placeholder:"ADDR" default:"127.0.0.1:9090" setting:"SANDBOXD_LISTEN" help:"Address of the API, ${default} by default; port 0 takes a free one."`
+	HostListen      string   `placeholder:"ADDR" setting:"SANDBOXD_HOST_LISTEN" help:"Address of the host's own API for a remote control; off by default."`
+	ProtectedBy     string   `placeholder:"TEXT" setting:"SANDBOXD_PROTECTED_BY" help:"How an address beyond this machine is protected, as 'caddy with TLS'; needed to listen on one."`
+	AllowedHosts    []string `name:"allowed-host" placeholder:"NAME" setting:"SANDBOXD_ALLOWED_HOSTS" help:"Name by which the server may be asked, as that of the proxy before it; repeatable. Addresses and localhost always may."`
+	Driver          string   `default:"auto" enum:"auto,process,docker,fake" setting:"SANDBOXD_DRIVER" help:"How sandboxes are isolated: auto (every driver that works here, process first), process, docker (not in this build yet), or fake, which isolates nothing and is for tests."`
+	MaxSandboxes    int      `default:"20" setting:"SANDBOXD_MAX_SANDBOXES" help:"Most sandboxes that run at once, ${default} by default; stopped ones do not count."`
+	StopOnInterrupt bool     `help:"Stop every sandbox on SIGINT, as on a terminal."`
+	LogFormat       string   `default:"text" enum:"text,json" setting:"SANDBOXD_LOG_FORMAT" help:"Log lines as text or json."`
 }
 
 // DoctorOptions are the flags of `sandboxd doctor`.
