@@ -23,6 +23,7 @@ type death struct {
 	signal string
 	limit  string // part of the limit
 	remedy string // part of the remedy; "" means there is none
+	ends   bool   // the sandbox's environment ends too
 	more   func(t *testing.T, got outcome)
 }
 
@@ -119,12 +120,12 @@ var deaths = []death{
 		if _, err := b.s.c.Stop(context.Background(), b.id); err != nil {
 			t.Error(err)
 		}
-	}, cause: "stopped", code: 137, signal: "SIGKILL"},
+	}, cause: "stopped", code: 137, signal: "SIGKILL", ends: true},
 	{name: "the init is killed under it", spec: shell("echo up; sleep 1000"), during: func(t *testing.T, b *box, _ string) {
 		for _, pid := range processesOf(b.id) {
 			_ = syscall.Kill(pid, syscall.SIGKILL) // the first takes the others with it
 		}
-	}, cause: "environment", code: -1, remedy: "start"},
+	}, cause: "environment", code: -1, remedy: "start", ends: true},
 }
 
 func stopIt(t *testing.T, b *box, id string) {
@@ -200,13 +201,17 @@ func TestDeaths(t *testing.T) {
 				d.more(t, got)
 			}
 			// It is told the same way to whoever asks later.
+			until(t, "the ending is in the command's description", 2*time.Second, func() bool {
+				cmd, err := s.c.GetCommand(context.Background(), b.id, id)
+				return err == nil && cmd.Ending != nil
+			})
 			if cmd, err := s.c.GetCommand(context.Background(), b.id, id); err != nil || cmd.Ending == nil || cmd.Ending.Cause != e.Cause {
 				t.Errorf("later it is told as %+v, %v", cmd.Ending, err)
 			}
 			switch sb, err := s.c.Get(context.Background(), b.id); {
 			case err != nil:
 				t.Error(err)
-			case d.cause != sandboxd.CauseEnvironment && sb.State != sandboxd.StateRunning:
+			case !d.ends && sb.State != sandboxd.StateRunning:
 				t.Errorf("the sandbox is %s, and ended with %+v", sb.State, sb.LastEnding)
 			}
 		})

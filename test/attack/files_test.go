@@ -315,7 +315,12 @@ func TestAFlippingSandboxNeverReachesOutside(t *testing.T) {
 	if passed == 0 || passed == tried {
 		t.Error("the routes and the flipper never met")
 	}
-	b.stop(flipper)
+	// The delete meets the flipper too.
+	if err := s.c.Delete(context.Background(), b.id); err != nil {
+		t.Fatal(err)
+	}
+	s.emptied()
+	out.unchanged("the delete of the sandbox")
 }
 
 // What a sandbox can plant in its workspace keeps no route busy and breaks none.
