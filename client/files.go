@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"io"
-	"io/fs"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -31,35 +30,6 @@ type files struct {
 
 func (f *files) call(method, path string, elements ...string) call {
 	return call{method: method, path: append([]string{"sandboxes", f.id, "files"}, elements...), query: url.Values{"path": {path}}}
-}
-
-// wireEntry is a file's description on the wire.
-type wireEntry struct {
-	Path      string            `json:"path"`
-	PathB64   []byte            `json:"path_b64"`
-	Type      sandboxd.FileType `json:"type"`
-	Size      int64             `json:"size"`
-	Mode      string            `json:"mode"`
-	ModTime   time.Time         `json:"mod_time"`
-	ETag      string            `json:"etag"`
-	Target    string            `json:"target"`
-	TargetB64 []byte            `json:"target_b64"`
-}
-
-func (e wireEntry) info() sandboxd.FileInfo {
-	info := sandboxd.FileInfo{Path: e.Path, Type: e.Type, Size: e.Size, Mode: mode(e.Mode), ModTime: e.ModTime, ETag: e.ETag, Target: e.Target}
-	if e.PathB64 != nil {
-		info.Path = string(e.PathB64)
-	}
-	if e.TargetB64 != nil {
-		info.Target = string(e.TargetB64)
-	}
-	return info
-}
-
-func mode(octal string) fs.FileMode {
-	m, _ := strconv.ParseUint(octal, 8, 32)
-	return fs.FileMode(m).Perm()
 }
 
 // Write implements sandboxd.Files. The body is streamed; of an unknown size it is
@@ -88,9 +58,9 @@ func (f *files) Write(ctx context.Context, path string, body io.Reader, opts san
 			return sandboxd.FileInfo{}, err
 		}
 	}
-	var e wireEntry
+	var e sandboxd.Entry
 	_, err := f.c.ask(ctx, &e, in)
-	return e.info(), err
+	return e.Info(), err
 }
 
 // sizedReader fails when the body is not as long as declared. The last bytes are
@@ -133,9 +103,9 @@ func (s *sizedReader) end() error {
 
 // Stat implements sandboxd.Files.
 func (f *files) Stat(ctx context.Context, path string) (sandboxd.FileInfo, error) {
-	var e wireEntry
+	var e sandboxd.Entry
 	_, err := f.c.ask(ctx, &e, f.call(http.MethodGet, path, "stat"))
-	return e.info(), err
+	return e.Info(), err
 }
 
 // List implements sandboxd.Files.
@@ -149,16 +119,16 @@ func (f *files) List(ctx context.Context, path string, opts sandboxd.ListOptions
 		in.query.Set("max", strconv.Itoa(opts.MaxEntries))
 	}
 	var out struct {
-		Entries    []wireEntry `json:"entries"`
-		Truncated  bool        `json:"truncated"`
-		Incomplete bool        `json:"incomplete"`
+		Entries    []sandboxd.Entry `json:"entries"`
+		Truncated  bool             `json:"truncated"`
+		Incomplete bool             `json:"incomplete"`
 	}
 	if _, err := f.c.ask(ctx, &out, in); err != nil {
 		return sandboxd.Listing{}, err
 	}
 	found := sandboxd.Listing{Entries: make([]sandboxd.FileInfo, 0, len(out.Entries)), Truncated: out.Truncated, Incomplete: out.Incomplete}
 	for _, e := range out.Entries {
-		found.Entries = append(found.Entries, e.info())
+		found.Entries = append(found.Entries, e.Info())
 	}
 	return found, nil
 }
@@ -176,7 +146,7 @@ func (f *files) Walk(ctx context.Context, path string, fn func(sandboxd.FileInfo
 	l := lines{r: bufio.NewReaderSize(res.Body, 64<<10)}
 	for {
 		var row struct {
-			wireEntry
+			sandboxd.Entry
 			End *struct {
 				Incomplete bool `json:"incomplete"`
 			} `json:"end"`
@@ -194,7 +164,7 @@ func (f *files) Walk(ctx context.Context, path string, fn func(sandboxd.FileInfo
 		case row.End != nil:
 			return row.End.Incomplete, nil
 		}
-		if err := fn(row.info()); err != nil {
+		if err := fn(row.Info()); err != nil {
 			return false, err
 		}
 	}
@@ -295,7 +265,7 @@ func (f *files) Open(ctx context.Context, path string) (sandboxd.FileReader, err
 	}
 	h := res.Header
 	r.body = res.Body
-	r.info = sandboxd.FileInfo{Path: path, Type: sandboxd.TypeFile, Size: res.ContentLength, Mode: mode(h.Get("X-File-Mode")), ETag: h.Get("ETag")}
+	r.info = sandboxd.FileInfo{Path: path, Type: sandboxd.TypeFile, Size: res.ContentLength, Mode: sandboxd.ParseMode(h.Get("X-File-Mode")), ETag: h.Get("ETag")}
 	r.info.ModTime, _ = time.Parse(time.RFC3339Nano, h.Get("X-File-Mod-Time"))
 	return r, nil
 }

@@ -3,55 +3,22 @@ package api
 import (
 	"context"
 	"encoding/json"
-	"fmt"
-	"io/fs"
 	"math"
 	"net/http"
 	"net/url"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"sandboxd"
 )
 
-// entry is a file's description on the wire. A name that is not UTF-8 is shown
-// with replacement characters and given exactly in path_b64.
-type entry struct {
-	Path      string            `json:"path"`
-	PathB64   []byte            `json:"path_b64,omitempty" doc:"The exact path, when it is not UTF-8"`
-	Type      sandboxd.FileType `json:"type" enum:"file,dir,link,other"`
-	Size      int64             `json:"size"`
-	Mode      string            `json:"mode" doc:"Permission bits, octal"`
-	ModTime   time.Time         `json:"mod_time"`
-	ETag      string            `json:"etag"`
-	Target    string            `json:"target,omitempty" doc:"Of a link, as stored"`
-	TargetB64 []byte            `json:"target_b64,omitempty"`
-}
-
-func newEntry(info sandboxd.FileInfo) entry {
-	e := entry{Type: info.Type, Size: info.Size, Mode: octal(info.Mode), ModTime: info.ModTime.UTC(), ETag: info.ETag}
-	e.Path, e.PathB64 = shown(info.Path)
-	e.Target, e.TargetB64 = shown(info.Target)
-	return e
-}
-
-func octal(m fs.FileMode) string { return fmt.Sprintf("%04o", m.Perm()) }
-
-func shown(name string) (string, []byte) {
-	if utf8.ValidString(name) {
-		return name, nil
-	}
-	return strings.ToValidUTF8(name, "\uFFFD"), []byte(name)
-}
-
 // listing is a directory's answer.
 type listing struct {
-	Path       string  `json:"path"`
-	Recursive  bool    `json:"recursive"`
-	Entries    []entry `json:"entries" nullable:"false"`
-	Truncated  bool    `json:"truncated" doc:"A bound was met"`
-	Incomplete bool    `json:"incomplete" doc:"Something inside could not be read"`
+	Path       string           `json:"path"`
+	Recursive  bool             `json:"recursive"`
+	Entries    []sandboxd.Entry `json:"entries" nullable:"false"`
+	Truncated  bool             `json:"truncated" doc:"A bound was met"`
+	Incomplete bool             `json:"incomplete" doc:"Something inside could not be read"`
 }
 
 // filesOf answers the workspace and the path that a request names.
@@ -124,11 +91,10 @@ func (f *face) answerListing(w http.ResponseWriter, r *http.Request, query url.V
 	if err != nil {
 		return err
 	}
-	path, _ := shown(name)
-	out := listing{Path: path, Recursive: opts.Depth > 1, Entries: make([]entry, 0, len(found.Entries)),
+	out := listing{Path: strings.ToValidUTF8(name, "\uFFFD"), Recursive: opts.Depth > 1, Entries: make([]sandboxd.Entry, 0, len(found.Entries)),
 		Truncated: found.Truncated, Incomplete: found.Incomplete}
 	for _, info := range found.Entries {
-		out.Entries = append(out.Entries, newEntry(info))
+		out.Entries = append(out.Entries, sandboxd.EntryOf(info))
 	}
 	answerJSON(w, http.StatusOK, out)
 	return nil
@@ -143,7 +109,7 @@ func (f *face) stat(w http.ResponseWriter, r *http.Request, query url.Values) er
 	if err != nil {
 		return err
 	}
-	answerJSON(w, http.StatusOK, newEntry(info))
+	answerJSON(w, http.StatusOK, sandboxd.EntryOf(info))
 	return nil
 }
 
@@ -178,7 +144,7 @@ func (f *face) writeFile(w http.ResponseWriter, r *http.Request, query url.Value
 		return err
 	}
 	w.Header().Set("ETag", info.ETag)
-	answerJSON(w, http.StatusOK, newEntry(info))
+	answerJSON(w, http.StatusOK, sandboxd.EntryOf(info))
 	return nil
 }
 
@@ -260,7 +226,7 @@ func (f *face) content(w http.ResponseWriter, r *http.Request, query url.Values)
 	h := w.Header()
 	h.Set("Content-Type", octets)
 	h.Set("Cache-Control", "private, no-cache")
-	h.Set("X-File-Mode", octal(info.Mode))
+	h.Set("X-File-Mode", sandboxd.FormatMode(info.Mode))
 	h.Set("X-File-Mod-Time", info.ModTime.UTC().Format(time.RFC3339Nano))
 	if info.ETag != "" {
 		h.Set("ETag", info.ETag)
@@ -319,7 +285,7 @@ func (f *face) walk(w http.ResponseWriter, r *http.Request, query url.Values) er
 	lines := &lazyWriter{w: w, contentType: ndjson}
 	enc := json.NewEncoder(lines)
 	enc.SetEscapeHTML(false)
-	incomplete, err := files.Walk(r.Context(), name, func(info sandboxd.FileInfo) error { return enc.Encode(newEntry(info)) })
+	incomplete, err := files.Walk(r.Context(), name, func(info sandboxd.FileInfo) error { return enc.Encode(sandboxd.EntryOf(info)) })
 	switch {
 	case err == nil:
 		return enc.Encode(map[string]walkEnd{"end": {Incomplete: incomplete}})

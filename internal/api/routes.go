@@ -58,7 +58,7 @@ func routes() []route {
 				{"max", "integer", "Most entries, default 100000"}}, answers: "application/json", schema: listing{}})},
 		{op("PUT", file, "write-file", "Write a file atomically; If-Match and If-None-Match: * are conditions"), raw((*face).writeFile, spec{
 			query: []param{pathParam, {"synced", "boolean", "Answer after the bytes survive a power cut"}, {"append", "boolean", "Add to the end"},
-				{"executable", "boolean", "Give a new file its execute bits"}}, takes: octets, answers: "application/json", schema: entry{}})},
+				{"executable", "boolean", "Give a new file its execute bits"}}, takes: octets, answers: "application/json", schema: sandboxd.Entry{}})},
 		{op("DELETE", file, "remove-file", "Remove a file, a link or a whole tree"), raw((*face).removeFile, spec{
 			query: []param{pathParam}, status: "204"})},
 		{op("GET", file+"/tree", "tree", "List breadth first, at most 6 levels and 2000 entries"), raw((*face).tree, spec{
@@ -66,7 +66,7 @@ func routes() []route {
 		{op("GET", file+"/walk", "walk", `Stream every entry, one JSON object a line, last {"end":{"incomplete":false}}`), raw((*face).walk, spec{
 			query: []param{pathParam}, answers: ndjson})},
 		{op("GET", file+"/stat", "stat", "Describe one entry; a link at the end is not followed"), raw((*face).stat, spec{
-			query: []param{pathParam}, answers: "application/json", schema: entry{}})},
+			query: []param{pathParam}, answers: "application/json", schema: sandboxd.Entry{}})},
 		{op("GET", file+"/content", "read-file", "Read a file; ranges and conditions as HTTP has them"), raw((*face).content, spec{
 			query: []param{pathParam}, answers: octets})},
 		{op("POST", file+"/mkdir", "mkdir", "Make a directory and its parents"), raw((*face).mkdir, spec{

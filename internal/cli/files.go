@@ -59,9 +59,9 @@ func (c *lsCmd) Run(ctx context.Context, p Process) error {
 		complain(p.Stderr, "the list is incomplete: something could not be read", "")
 	}
 	if c.JSON {
-		entries := []fileJSON{}
+		entries := []sandboxd.Entry{}
 		for _, info := range listing.Entries {
-			entries = append(entries, jsonOf(info))
+			entries = append(entries, sandboxd.EntryOf(info))
 		}
 		return writeJSON(p.Stdout, map[string]any{"entries": entries, "truncated": listing.Truncated, "incomplete": listing.Incomplete})
 	}

@@ -100,28 +100,6 @@ func (b *bytesFlag) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// fileJSON is a directory entry as --json shows it. A name that is not UTF-8 is
-// in path_b64, and path is then its nearest text.
-type fileJSON struct {
-	Path    string            `json:"path"`
-	PathB64 []byte            `json:"path_b64,omitempty"`
-	Type    sandboxd.FileType `json:"type"`
-	Size    int64             `json:"size"`
-	Mode    string            `json:"mode"`
-	ModTime time.Time         `json:"mtime"`
-	ETag    string            `json:"etag"`
-	Target  string            `json:"target,omitempty"`
-}
-
-func jsonOf(info sandboxd.FileInfo) fileJSON {
-	f := fileJSON{Path: info.Path, Type: info.Type, Size: info.Size, Mode: fmt.Sprintf("%04o", info.Mode.Perm()),
-		ModTime: info.ModTime.UTC(), ETag: info.ETag, Target: info.Target}
-	if !utf8.ValidString(info.Path) {
-		f.PathB64 = []byte(info.Path)
-	}
-	return f
-}
-
 // commandLine is a command as a person would have typed it.
 func commandLine(c sandboxd.Command) string {
 	if c.Shell != "" {
