@@ -3,17 +3,16 @@ package cli
 import (
 	"cmp"
 	"context"
-	"errors"
 	"io"
 	"maps"
 	"os"
 	"os/signal"
-	"time"
 
 	"golang.org/x/sys/unix"
 
 	"sandboxd"
 	"sandboxd/client"
+	"sandboxd/internal/follow"
 )
 
 // commandFlags describe one command; exec and run share them.
@@ -167,7 +166,7 @@ func (s session) run(ctx context.Context, p Process) (sandboxd.Ending, error) {
 	if s.spec.StdinOpen {
 		go s.sendStdin(ctx, p)
 	}
-	return follow(ctx, s.host, followed{sandbox: s.sandbox, command: cmd.ID, wait: true, stdout: p.Stdout, stderr: p.Stderr})
+	return follow.Output(ctx, s.host, follow.Command{Sandbox: s.sandbox, ID: cmd.ID}, printer{p.Stdout, p.Stderr}.put)
 }
 
 // runTerminal starts the command with a terminal like ours and attaches to it.
@@ -227,70 +226,20 @@ func (s session) sendStdin(ctx context.Context, p Process) {
 	}
 }
 
-// followed says whose output to print where.
-type followed struct {
-	sandbox, command string
-	offset           int64
-	wait             bool // for the ending
-	stdout, stderr   io.Writer
-}
+// printer puts output where it belongs.
+type printer struct{ stdout, stderr io.Writer }
 
-// follow prints output until the ending, over any number of broken streams. Without
-// wait it prints what is there, and the ending may be the zero value.
-func follow(ctx context.Context, host sandboxd.Host, f followed) (ending sandboxd.Ending, err error) {
-	for breaks := 0; ; breaks++ {
-		before := f.offset
-		done, err := f.once(ctx, host, &ending)
-		if done || err == nil {
-			return ending, err
-		}
-		if f.offset > before {
-			breaks = 0
-		}
-		if ctx.Err() != nil || breaks >= 10 || sandboxd.ClassOf(err) != sandboxd.ClassUnavailable {
-			return ending, err
-		}
-		select {
-		case <-ctx.Done():
-			return ending, err
-		case <-time.After(time.Duration(breaks+1) * 100 * time.Millisecond):
-		}
+func (p printer) put(frame sandboxd.Frame) error {
+	if frame.Gap != nil {
+		complain(p.stderr, size(frame.Gap.To-frame.Gap.From)+" of output are no longer kept", "")
+		return nil
 	}
-}
-
-// once reads one stream. done says that the answer is final, errors too.
-func (f *followed) once(ctx context.Context, host sandboxd.Host, ending *sandboxd.Ending) (done bool, err error) {
-	stream, err := host.FollowCommand(ctx, f.sandbox, f.command, sandboxd.FollowOptions{Offset: f.offset, Follow: f.wait})
-	if err != nil {
-		return false, err
+	w := p.stdout
+	if frame.Stream == sandboxd.StreamStderr {
+		w = p.stderr
 	}
-	defer stream.Close()
-	for {
-		frame, err := stream.Next(ctx)
-		switch {
-		case errors.Is(err, io.EOF) && f.wait:
-			return false, sandboxd.Errorf(sandboxd.ClassUnavailable, "the output ended without an ending")
-		case errors.Is(err, io.EOF):
-			return true, nil
-		case err != nil:
-			return false, err
-		case frame.Ending != nil:
-			*ending = *frame.Ending
-			return true, nil
-		case frame.Gap != nil:
-			f.offset = frame.Gap.To
-			complain(f.stderr, size(frame.Gap.To-frame.Gap.From)+" of output are no longer kept", "")
-			continue
-		}
-		w := f.stdout
-		if frame.Stream == sandboxd.StreamStderr {
-			w = f.stderr
-		}
-		if _, err := w.Write(frame.Data); err != nil {
-			return true, err
-		}
-		f.offset = frame.Offset + int64(len(frame.Data))
-	}
+	_, err := w.Write(frame.Data)
+	return err
 }
 
 // piped says whether stdin holds something to send: a pipe, a file or a socket,

@@ -8,6 +8,7 @@ import (
 
 	"sandboxd"
 	"sandboxd/client"
+	"sandboxd/internal/follow"
 	"sandboxd/internal/mcp"
 )
 
@@ -150,8 +151,8 @@ func (c *logsCmd) Run(ctx context.Context, p Process) error {
 	if err != nil {
 		return err
 	}
-	ending, err := follow(ctx, host, followed{sandbox: sb.ID, command: c.Command, offset: c.Offset, wait: c.Follow,
-		stdout: p.Stdout, stderr: p.Stderr})
+	from := follow.Command{Sandbox: sb.ID, ID: c.Command, Offset: c.Offset, Partial: !c.Follow}
+	ending, err := follow.Output(ctx, host, from, printer{p.Stdout, p.Stderr}.put)
 	if err != nil || !c.Follow || ending.ExitCode == nil || *ending.ExitCode == 0 {
 		return err
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"sandboxd"
+	"sandboxd/internal/follow"
 )
 
 const (
@@ -139,54 +140,18 @@ func (s *session) run(ctx context.Context, args runArgs) (result *mcp.CallToolRe
 
 // collect reads a command to its end. An agent that gives up ends the command.
 func (s *session) collect(ctx context.Context, id, command string, stdout, stderr io.Writer) (sandboxd.Ending, error) {
-	var offset int64
-	for breaks := 0; ; breaks++ {
-		ending, err := s.collectOnce(ctx, followAt{id, command, &offset}, stdout, stderr)
-		if err == nil {
-			return *ending, nil
-		}
-		if ctx.Err() != nil {
-			_, _ = s.host.StopCommand(context.WithoutCancel(ctx), id, command, 1)
-		}
-		if ctx.Err() != nil || breaks >= 10 || sandboxd.ClassOf(err) != sandboxd.ClassUnavailable {
-			return sandboxd.Ending{}, err
-		}
-	}
-}
-
-type followAt struct {
-	id, command string
-	offset      *int64
-}
-
-func (s *session) collectOnce(ctx context.Context, at followAt, stdout, stderr io.Writer) (*sandboxd.Ending, error) {
-	stream, err := s.host.FollowCommand(ctx, at.id, at.command, sandboxd.FollowOptions{Offset: *at.offset, Follow: true})
-	if err != nil {
-		return nil, err
-	}
-	defer stream.Close()
-	for {
-		frame, err := stream.Next(ctx)
-		switch {
-		case errors.Is(err, io.EOF):
-			return nil, sandboxd.Errorf(sandboxd.ClassUnavailable, "the output ended without an ending")
-		case err != nil:
-			return nil, err
-		case frame.Ending != nil:
-			return frame.Ending, nil
-		case frame.Gap != nil:
-			*at.offset = frame.Gap.To
-			continue
-		}
+	ending, err := follow.Output(ctx, s.host, follow.Command{Sandbox: id, ID: command}, func(frame sandboxd.Frame) error {
 		w := stdout
 		if frame.Stream == sandboxd.StreamStderr {
 			w = stderr
 		}
-		if _, err := w.Write(frame.Data); err != nil {
-			return nil, err
-		}
-		*at.offset = frame.Offset + int64(len(frame.Data))
+		_, err := w.Write(frame.Data)
+		return err
+	})
+	if err != nil && ctx.Err() != nil {
+		_, _ = s.host.StopCommand(context.WithoutCancel(ctx), id, command, 1)
 	}
+	return ending, err
 }
 
 func runAnswer(ending sandboxd.Ending, stdout, stderr string) *mcp.CallToolResult {
