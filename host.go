@@ -44,7 +44,8 @@ type Host interface {
 	// process group.
 	SignalCommand(ctx context.Context, id, command, signal string) error
 	// StopCommand ends the whole tree: SIGTERM, after grace SIGKILL. It answers
-	// the command with its ending; ended before is no error.
+	// the command with its ending; ended before is no error, and then what it left
+	// behind is killed.
 	StopCommand(ctx context.Context, id, command string, grace Seconds) (Command, error)
 	// ResizeCommand sets the size of the command's terminal; ClassInvalid without one.
 	ResizeCommand(ctx context.Context, id, command string, size TTY) error

@@ -210,6 +210,24 @@ func (h *Host) ResizeCommand(ctx context.Context, id, cmd string, size sandboxd.
 	})
 }
 
+// stopRest ends what an ended command left behind, which no leader is there to
+// signal.
+func (b *box) stopRest(ctx context.Context, rec sandboxd.CommandRecord) error {
+	env := b.environment()
+	groups, ok := b.driver.(sandboxd.CommandGroups)
+	if !ok || env == nil || env.generation != rec.Generation {
+		return nil
+	}
+	err := groups.KillGroup(ctx, b.id, rec.ID)
+	if err == nil {
+		err = groups.RemoveGroup(ctx, b.id, rec.ID)
+	}
+	if err != nil && sandboxd.ClassOf(err) != sandboxd.ClassNotFound {
+		return err
+	}
+	return nil
+}
+
 // StopCommand implements sandboxd.Host.
 func (h *Host) StopCommand(ctx context.Context, id, cmd string, grace sandboxd.Seconds) (sandboxd.Command, error) {
 	if grace < 0 || grace > 60 {
@@ -221,8 +239,10 @@ func (h *Host) StopCommand(ctx context.Context, id, cmd string, grace sandboxd.S
 	}
 	c := b.runningCommand(cmd)
 	if c == nil {
-		rec, err = h.store.GetCommand(ctx, id, cmd)
-		return rec.Command, err
+		if rec, err = h.store.GetCommand(ctx, id, cmd); err != nil {
+			return rec.Command, err
+		}
+		return rec.Command, b.stopRest(ctx, rec)
 	}
 	// Its own work: a caller that leaves during the grace must not spare the tree.
 	h.spawn(func() { c.end(sandboxd.CauseStopped, grace.Duration()) })

@@ -238,7 +238,9 @@ func (b builder) devices() error {
 			return err
 		}
 	}
-	if err := unix.Mount("devpts", "dev/pts", "devpts", unix.MS_NOSUID|unix.MS_NOEXEC, "newinstance,ptmxmode=0666,mode=0620"); err != nil {
+	// The kernel's terminals are few and all machine's: without a bound of its own
+	// one sandbox could take them from every other.
+	if err := unix.Mount("devpts", "dev/pts", "devpts", unix.MS_NOSUID|unix.MS_NOEXEC, "newinstance,ptmxmode=0666,mode=0620,max=256"); err != nil {
 		return fmt.Errorf("pts: %w", err)
 	}
 	size := b.spec.TmpBytes
