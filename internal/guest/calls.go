@@ -59,7 +59,7 @@ func (l *Link) find(id string) (*command, error) {
 	return c, nil
 }
 
-// Start starts a command and returns when it runs. groups are cgroup.procs files
+// Start starts a command and returns when it runs. groups are files of cgroups
 // for it to join, which stay the caller's; start.Groups is set from them. Errors:
 // *StartError when it could not be run; ClassConflict if the id exists inside;
 // ClassInvalid when arguments and environment are too large; ClassUnsupported for

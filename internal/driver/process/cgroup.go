@@ -232,21 +232,37 @@ func (g *groups) createCommand(sub string, limited bool) error {
 	return nil
 }
 
-// open answers a group's cgroup.procs in every hierarchy in which a command with
-// that group is elsewhere than process 1, for writing.
+// joinFile is the file by which a thread joins a group. To the one for processes
+// the kernel lets nobody before all processors have passed a quiet point, some 10
+// milliseconds; on version 1 a thread that moves itself needs no such wait, and who
+// joins has one thread, or executes a program next, which ends the others.
+func (g *groups) joinFile() string {
+	if g.v2 {
+		return "cgroup.procs"
+	}
+	return "tasks"
+}
+
+// open answers the files by which a command joins a group, in every hierarchy in
+// which it is elsewhere than process 1.
 func (g *groups) open(sub string, limited bool) ([]*os.File, error) {
+	own := sandboxOf(sub) + "/" + initLeaf
+	return g.openIn(sub, func(r root) bool { return r.path(sub) != r.path(own) && r.splits(limited) })
+}
+
+// openIn answers the files by which a group is joined in those hierarchies.
+func (g *groups) openIn(sub string, wanted func(root) bool) ([]*os.File, error) {
 	var files []*os.File
 	for _, r := range g.roots {
-		dir := r.path(sub)
-		if dir == r.path(filepath.Join(sandboxOf(sub), initLeaf)) || !r.splits(limited) {
+		if !wanted(r) {
 			continue
 		}
-		fd, err := unix.Open(dir+"/cgroup.procs", unix.O_WRONLY|unix.O_CLOEXEC, 0)
+		fd, err := unix.Open(r.path(sub)+"/"+g.joinFile(), unix.O_WRONLY|unix.O_CLOEXEC, 0)
 		if err != nil {
 			closeFiles(files)
 			return nil, err
 		}
-		files = append(files, os.NewFile(uintptr(fd), "cgroup.procs"))
+		files = append(files, os.NewFile(uintptr(fd), g.joinFile()))
 	}
 	return files, nil
 }
@@ -254,16 +270,6 @@ func (g *groups) open(sub string, limited bool) ([]*os.File, error) {
 func sandboxOf(sub string) string {
 	id, _, _ := strings.Cut(sub, "/")
 	return id
-}
-
-// join moves a process into a group.
-func (g *groups) join(sub string, pid int) error {
-	for _, r := range g.roots {
-		if err := writeFile(r.path(sub)+"/cgroup.procs", strconv.Itoa(pid)); err != nil {
-			return fmt.Errorf("join a cgroup: %w", err)
-		}
-	}
-	return nil
 }
 
 func closeFiles(files []*os.File) {

@@ -245,7 +245,7 @@ func (l *launch) keep(f *os.File) *os.File {
 
 // run starts the process and waits until it is ready; afterwards pid and pidfd
 // are those of process 1. The cgroups are made while the process comes up: it
-// waits for its specification, which it gets once it is in them.
+// gets them with its specification, and joins them first.
 func (l *launch) run(ctx context.Context) error {
 	d := l.driver
 	fail := func(err error) error {
@@ -340,23 +340,26 @@ func (l *launch) bind() (*os.File, error) {
 	return f, unix.Bind(fd, &unix.SockaddrUnix{Name: fmt.Sprintf("/proc/self/fd/%d/%s", dir, name)})
 }
 
-// instruct moves the process into its group and sends what it is to build, with
-// the descriptors of where commands go.
+// instruct sends what is to be built, with the descriptors of where commands go
+// and of the init's own groups.
 func (l *launch) instruct() error {
 	d := l.driver
-	if err := d.groups.join(filepath.Join(l.spec.ID, initLeaf), l.pid); err != nil {
-		return err
-	}
-	commands, err := d.groups.open(filepath.Join(l.spec.ID, commandsDir, otherLeaf), false)
+	files, err := d.groups.open(filepath.Join(l.spec.ID, commandsDir, otherLeaf), false)
 	if err != nil {
 		return err
 	}
-	defer closeFiles(commands)
+	defer func() { closeFiles(files) }()
+	commands := len(files)
+	own, err := d.groups.openIn(filepath.Join(l.spec.ID, initLeaf), func(root) bool { return true })
+	if err != nil {
+		return err
+	}
+	files = append(files, own...)
 	body, err := json.Marshal(setup.Spec{
 		Base: filepath.Join(d.cfg.RunDir, rootMount), Root: d.cfg.RootDir,
 		Workspace: l.spec.Workspace, Home: l.spec.Home, UID: l.spec.UID, Hostname: l.spec.Hostname,
 		TmpBytes: l.spec.Limits.TmpBytes, Seccomp: d.seccomp, Landlock: d.landlock, OOMScore: oomScore,
-		Second: setup.Second{Nonce: l.spec.Nonce, OpenFiles: l.spec.Limits.OpenFiles, Groups: len(commands)},
+		InitGroups: len(own), Second: setup.Second{Nonce: l.spec.Nonce, OpenFiles: l.spec.Limits.OpenFiles, Groups: commands},
 	})
 	if err != nil {
 		return err
@@ -364,8 +367,8 @@ func (l *launch) instruct() error {
 	if len(body) > setup.MaxSpec {
 		return errors.New("the specification is too long")
 	}
-	fds := make([]int, len(commands))
-	for i, f := range commands {
+	fds := make([]int, len(files))
+	for i, f := range files {
 		fds[i] = int(f.Fd())
 	}
 	_, err = retryInterrupted(func() (int, error) {

@@ -9,7 +9,7 @@ import (
 // Spawner makes processes. The init's forks real ones; the fake driver's runs a
 // table of built-in programs.
 type Spawner interface {
-	// Spawn starts a command. groups are cgroup.procs descriptors that the child
+	// Spawn starts a command. groups are files of cgroups, open, that the child
 	// joins before it runs; Spawn owns and closes them, also when it fails. A
 	// program that cannot be run is a *SpawnError.
 	Spawn(spec wire.Start, groups []int) (Process, error)

@@ -12,7 +12,7 @@ type Start struct {
 	Cols    uint16   `json:"cols,omitempty"`
 	Rows    uint16   `json:"rows,omitempty"`
 	Wait    string   `json:"wait"`              // "leader" or "pipes", as sandboxd.WaitRule
-	Groups  int      `json:"groups,omitempty"`  // how many cgroup.procs descriptors came with this message
+	Groups  int      `json:"groups,omitempty"`  // how many descriptors of cgroups to join came with this message
 	Restart string   `json:"restart,omitempty"` // reserved: restart policy; the init refuses any but "" and "never"
 }
 

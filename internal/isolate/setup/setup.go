@@ -60,8 +60,7 @@ func run() (string, error) {
 	return "start process 1", errors.New("exec returned")
 }
 
-// readSpec waits for the host, which has moved this process into its cgroups by
-// then. It leaves FDSpec open, so that its number is nobody else's until passOn.
+// readSpec waits for the host and joins the init's cgroups. It leaves FDSpec open, so that its number is nobody else's until passOn.
 func readSpec(spec *Spec) error {
 	body, oob := make([]byte, MaxSpec), make([]byte, unix.CmsgSpace(4*maxGroups))
 	n, oobn, _, _, err := unix.Recvmsg(FDSpec, body, oob, unix.MSG_CMSG_CLOEXEC)
@@ -78,10 +77,19 @@ func readSpec(spec *Spec) error {
 	if err != nil {
 		return err
 	}
-	if len(groups) != spec.Second.Groups {
-		return fmt.Errorf("%d descriptors came instead of %d", len(groups), spec.Second.Groups)
+	commands := spec.Second.Groups
+	if len(groups) != commands+spec.InitGroups {
+		return fmt.Errorf("%d descriptors came instead of %d", len(groups), commands+spec.InitGroups)
 	}
-	return place(groups)
+	// Root opened them: the paths do not exist in here for long. Where it is this
+	// thread alone that moves, the exec at the end leaves no other.
+	for _, fd := range groups[commands:] {
+		if _, err := unix.Write(fd, []byte("0")); err != nil {
+			return fmt.Errorf("join a cgroup: %w", err)
+		}
+		unix.Close(fd)
+	}
+	return place(groups[:commands])
 }
 
 func received(oob []byte) ([]int, error) {

@@ -12,7 +12,7 @@ const (
 	FDSpec   = 4 // a socket of packets with one Spec, and with it FDGroups; in stage two a pipe with a Second
 	FDReady  = 5 // takes one Report
 
-	// FDGroups and the numbers after it are cgroup.procs of where commands go that
+	// FDGroups and the numbers after it are the files by which commands join that
 	// bring no group. They come later than the others, so they are above what the
 	// Go runtime opens for itself.
 	FDGroups = 64
@@ -24,7 +24,7 @@ const (
 const MaxSpec = 64 << 10
 
 // maxGroups bounds the descriptors that come with it.
-const maxGroups = 8
+const maxGroups = 16
 
 // Environment is of both stages: what the Go runtime would otherwise find out, or
 // be told later at the cost of a stop. Two threads at once gain process 1 nothing
@@ -43,6 +43,10 @@ type Spec struct {
 	Seccomp   []byte // struct sock_filter array
 	Landlock  int    // ABI to use; 0 for none
 	OOMScore  int    // oom_score_adj of everything in the sandbox
+
+	// InitGroups is how many descriptors come after those of Second.Groups: of
+	// where the init itself goes.
+	InitGroups int
 
 	Second Second
 }

@@ -32,7 +32,7 @@ type Spawner struct {
 	children map[int]*process
 }
 
-// New makes a spawner whose commands join groups (cgroup.procs descriptors)
+// New makes a spawner whose commands join groups (files of cgroups, open, to write "0" to)
 // unless they bring their own, and may open so many files, 0 for as many as this process.
 func New(groups []int, openFiles uint64) *Spawner {
 	var most unix.Rlimit
