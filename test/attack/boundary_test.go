@@ -186,6 +186,7 @@ func seconds(s float64) *sandboxd.Seconds {
 // Process 1 is the only program of ours inside, for a moment also in the place of
 // each new command. None of them may be opened for writing, or ended.
 func TestTheInitHolds(t *testing.T) {
+	long(t)
 	s := serve(t)
 	b := s.open(sandboxd.OpenRequest{})
 	hunter := b.begin(sandboxd.CommandSpec{Argv: []string{"./intruder", "hunt", "2000"}, Background: true})

@@ -186,6 +186,7 @@ func smallTar() []byte {
 }
 
 func TestLinksLeadNowhere(t *testing.T) {
+	long(t)
 	s := serve(t)
 	neighbour := s.open(sandboxd.OpenRequest{Key: "neighbour"})
 	neighbour.ok("mkdir sub n && for f in canary f sub/canary n/canary; do echo " + canary + " >$f; done; chmod -R 777 .")
@@ -325,6 +326,7 @@ func TestAFlippingSandboxNeverReachesOutside(t *testing.T) {
 
 // What a sandbox can plant in its workspace keeps no route busy and breaks none.
 func TestPlantedThingsBlockNothing(t *testing.T) {
+	long(t)
 	s := serve(t)
 	b := s.open(sandboxd.OpenRequest{})
 	b.ok("mkfifo fifo && ./intruder socket sock && truncate -s 1T sparse && (mkdir crowd && cd crowd && ../intruder many 40000) && " +

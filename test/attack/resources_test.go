@@ -37,6 +37,7 @@ func (b *box) tempo(d time.Duration) (median, p99 time.Duration) {
 // Each attack on the machine's resources hurts the sandbox that makes it. The
 // quiet neighbour keeps its pace, the server its memory, and a stop works.
 func TestResourceAttacksStayAtHome(t *testing.T) {
+	long(t)
 	s := serve(t)
 	quiet := s.open(sandboxd.OpenRequest{Key: "quiet"})
 	quiet.tempo(200 * time.Millisecond)
@@ -117,6 +118,7 @@ func TestTerminalsOfOneSandboxAreNotAll(t *testing.T) {
 }
 
 func TestOutputThatNobodyReadsIsBounded(t *testing.T) {
+	long(t)
 	s := serve(t)
 	b := s.open(sandboxd.OpenRequest{})
 	size := func() (total int64) {
@@ -151,6 +153,7 @@ func TestOutputThatNobodyReadsIsBounded(t *testing.T) {
 }
 
 func TestManySmallCommands(t *testing.T) {
+	long(t)
 	s := serve(t)
 	b := s.open(sandboxd.OpenRequest{})
 	const commands, workers = 1000, 16
@@ -189,6 +192,7 @@ func TestManySmallCommands(t *testing.T) {
 }
 
 func TestHugeRequests(t *testing.T) {
+	long(t)
 	s := serve(t)
 	b := s.open(sandboxd.OpenRequest{})
 	large := strings.Repeat("x", 100<<10)
@@ -244,6 +248,7 @@ func TestHugeRequests(t *testing.T) {
 // Callers that open connections and then dawdle do not keep others out, and are
 // shown the door.
 func TestSlowCallers(t *testing.T) {
+	long(t)
 	s := serve(t)
 	b := s.open(sandboxd.OpenRequest{})
 	_, idle := b.tempo(300 * time.Millisecond)

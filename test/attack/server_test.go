@@ -108,6 +108,14 @@ func serve(t testing.TB) *server {
 	return s
 }
 
+// long marks a test that takes seconds and says little that the others do not.
+func long(t testing.TB) {
+	t.Helper()
+	if testing.Short() {
+		captest.Need(t, "patience", false, "not in the short run: make test")
+	}
+}
+
 func freeAddress(t testing.TB) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
