@@ -159,6 +159,11 @@ func (h *Host) finishDelete(b *box) {
 		if err := h.store.DeleteCommands(ctx, b.id); err != nil {
 			return sandboxd.SandboxRecord{}, err
 		}
+		// Before the record lets go of the uid: who gets it next must not find files
+		// that belong to it.
+		if err := h.root.Discard(ctx, b.id); err != nil {
+			return sandboxd.SandboxRecord{}, err
+		}
 		return h.store.Update(ctx, b.id, func(r *sandboxd.SandboxRecord) error {
 			r.State, r.Handle, r.Nonce, r.Env = sandboxd.StateDeleted, nil, "", nil
 			return nil
@@ -172,9 +177,6 @@ func (h *Host) finishDelete(b *box) {
 	h.mu.Lock()
 	delete(h.boxes, b.id)
 	h.mu.Unlock()
-	if err := h.root.EmptyTrash(h.ctx); err != nil && h.ctx.Err() == nil {
-		h.log.Error("trash not emptied", "err", err)
-	}
 }
 
 func (h *Host) journalDir(id string) string { return filepath.Join(h.cfg.DataDir, "journal", id) }

@@ -47,6 +47,11 @@ func (h *Host) reconcile(ctx context.Context) error {
 		return err
 	}
 	h.spawn(func() { h.reapOrphans(known) })
+	h.spawn(func() {
+		if err := h.root.EmptyTrash(h.ctx); err != nil && h.ctx.Err() == nil {
+			h.log.Error("trash not emptied", "err", err)
+		}
+	})
 	return nil
 }
 

@@ -276,10 +276,10 @@ func (j *Journal) rotate() error {
 	return nil
 }
 
-// Finish stores the ending as the last record, if there was output. Followers see it as soon as it is
-// written. Like the output before it, it survives the end of every process; not
-// a power cut, after which the store's ending, if there is one, speaks. The first
-// ending wins: later calls change nothing. Append fails from then on. When the
+// Finish stores the ending as the last record, if there was output. Followers see
+// it as soon as it is written. Like the output before it, it survives the end of
+// every process; not a power cut, after which the store's ending, if there is one,
+// speaks. The first ending wins: later calls change nothing. Append fails from then on. When the
 // ending cannot be stored (ClassNoSpace), followers are told it all the same,
 // because nothing else will come; a later call tries to store it again.
 func (j *Journal) Finish(ending sandboxd.Ending) error {

@@ -33,9 +33,10 @@ const (
 // The directory and each <key> are the host's and 0700, so that no user of the
 // machine reaches the files of a sandbox. Methods are safe for concurrent use.
 type Root struct {
-	dir   string
-	trash string
-	mu    sync.Mutex // creation and removal of keys
+	discarding sync.Mutex // held while something of the trash is removed
+	dir        string
+	trash      string
+	mu         sync.Mutex // creation and removal of keys
 }
 
 // Meta is what a host needs to know of a workspace when its database is lost.
@@ -264,37 +265,50 @@ func (r *Root) Trash(key, id string) error {
 	return nil
 }
 
-// EmptyTrash removes what was trashed, links and mounts not followed. One that
-// cannot be removed does not keep the others; the errors are joined.
+// EmptyTrash removes everything that was trashed or half-made, links and mounts
+// not followed. One that cannot be removed does not keep the others; the errors
+// are joined.
 func (r *Root) EmptyTrash(ctx context.Context) error {
-	root, err := beneath.OpenTrusted(r.trash)
-	if err != nil {
-		return err
-	}
-	defer root.Close()
 	entries, err := os.ReadDir(r.trash)
 	if err != nil {
 		return hostError(err, "the trash cannot be listed")
 	}
 	var failed []error
 	for _, e := range entries {
-		if err := ctx.Err(); err != nil {
-			return err
-		}
-		if strings.HasPrefix(e.Name(), "new-") {
-			r.mu.Lock() // none is being built now
-		}
-		rm := &remover{w: &Workspace{seize: os.Geteuid() == 0}, root: root}
-		err := rm.tree(ctx, root, e.Name(), 1)
-		if strings.HasPrefix(e.Name(), "new-") {
-			r.mu.Unlock()
-		}
-		if err == nil {
-			err = rm.run(ctx)
-		}
-		if err != nil {
-			failed = append(failed, err)
-		}
+		failed = append(failed, r.discard(ctx, e.Name()))
 	}
 	return errors.Join(failed...)
+}
+
+// Discard removes what Trash moved aside for an id. Missing ones are no error.
+func (r *Root) Discard(ctx context.Context, id string) error { return r.discard(ctx, id) }
+
+// discard removes one entry of the trash. One at a time: two removers of one tree
+// would find each other's half.
+func (r *Root) discard(ctx context.Context, name string) error {
+	r.discarding.Lock()
+	defer r.discarding.Unlock()
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if _, err := os.Lstat(filepath.Join(r.trash, name)); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	root, err := beneath.OpenTrusted(r.trash)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	rm := &remover{w: &Workspace{seize: os.Geteuid() == 0}, root: root}
+	if strings.HasPrefix(name, "new-") {
+		r.mu.Lock() // none is being built now
+	}
+	err = rm.tree(ctx, root, name, 1)
+	if strings.HasPrefix(name, "new-") {
+		r.mu.Unlock()
+	}
+	if err != nil {
+		return err
+	}
+	return rm.run(ctx)
 }

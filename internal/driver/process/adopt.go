@@ -8,6 +8,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -87,14 +88,21 @@ func (d *Driver) Adopt(ctx context.Context, id string, raw sandboxd.Handle) erro
 	if cerr != nil {
 		return sandboxd.Wrap(sandboxd.ClassUnavailable, cerr, "remove what the sandbox left")
 	}
-	return sandboxd.Wrap(sandboxd.ClassGone, err, "the sandbox's environment is gone")
+	gone := sandboxd.Wrap(sandboxd.ClassGone, err, "the sandbox's environment is gone")
+	if errors.Is(err, errRestarted) {
+		gone.Ending = &sandboxd.Ending{Cause: sandboxd.CauseHostRestart, Message: "the machine has restarted", At: time.Now().UTC()}
+	}
+	return gone
 }
+
+// errRestarted is a handle of another boot: what ended the environment is certain.
+var errRestarted = errors.New("the machine has restarted")
 
 // prove answers a descriptor of the process that the handle means: of this boot,
 // started at the same tick, alive, and the one that listens on the socket.
 func (d *Driver) prove(ctx context.Context, id string, h handle) (int, error) {
 	if h.Boot != d.bootID {
-		return -1, errors.New("the machine has restarted")
+		return -1, errRestarted
 	}
 	if h.PID <= 1 {
 		return -1, errors.New("the handle names no process")

@@ -53,7 +53,7 @@ func (d *Driver) level() []sandboxd.LevelLine {
 		cgroups = d.groupErr.Error()
 	}
 	lines := []sandboxd.LevelLine{
-		line("root", os.Geteuid() == 0, fmt.Sprintf("uid %d", os.Geteuid()), "run the server as root, or use the docker driver"),
+		line("root", os.Geteuid() == 0, fmt.Sprintf("uid %d", os.Geteuid()), "run the server as root"),
 		line("namespaces", len(missing) == 0, strings.TrimSpace(found(len(missing) == 0)+" "+strings.Join(missing, " ")),
 			"the kernel was built without them"),
 		line("cgroups", d.groups != nil, cgroups, "without them nothing limits memory and processes: mount cgroup2 with the memory and pids controllers"),

@@ -23,12 +23,6 @@ import (
 //go:embed *
 var embedded embed.FS
 
-// Embedded says whether the init is part of this program.
-func Embedded() bool {
-	_, err := fs.Stat(embedded, "init")
-	return err == nil
-}
-
 // Program answers the init's bytes. Building it takes seconds once; the result is
 // kept in the user's cache directory under the hash of its sources.
 func Program(ctx context.Context) ([]byte, error) {
