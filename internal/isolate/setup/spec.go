@@ -2,6 +2,11 @@
 // namespaces, builds what the sandbox will see, gives up every privilege and
 // executes the init again as process 1. The host uses its types to say what to
 // build; nothing here is host code, and nothing here runs a command.
+//
+// The second execution costs a millisecond of a start and stays: it leaves
+// nothing in process 1 of what root's memory held, ends the threads that still
+// have root's credentials and cgroups (the steps change the calling thread
+// alone), and makes process 1 undumpable before its first instruction.
 package setup
 
 import "encoding/json"
