@@ -102,8 +102,8 @@ type Fingerprint struct {
 // CommandGroups is the optional power of a driver to give each command a cgroup
 // of its own. Command names are valid command ids.
 type CommandGroups interface {
-	// CreateGroup makes the group and returns its cgroup.procs files, opened for
-	// writing, for the init to join by. The caller closes them.
+	// CreateGroup makes the group and returns the files, opened for writing, to
+	// which a process writes "0" to join it. The caller closes them.
 	CreateGroup(ctx context.Context, id, command string, limits CommandLimits) ([]*os.File, error)
 	// KillGroup kills every process of the group, new forks included, and returns
 	// when none is left or ctx ends.

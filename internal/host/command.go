@@ -72,18 +72,21 @@ func (h *Host) StartCommand(ctx context.Context, id string, spec sandboxd.Comman
 	if err := checkCommand(&spec); err != nil {
 		return sandboxd.Command{}, false, err
 	}
-	rec, b, err := h.lookup(ctx, id)
-	if err != nil {
-		return sandboxd.Command{}, false, err
-	}
-	if named {
-		if old, err := h.store.GetCommand(ctx, id, spec.ID); err == nil {
-			return h.sameCommand(b, old, spec)
+	b, env := h.up(id)
+	if named || env == nil {
+		var rec sandboxd.SandboxRecord
+		var err error
+		if rec, b, err = h.lookup(ctx, id); err != nil {
+			return sandboxd.Command{}, false, err
 		}
-	}
-	env, err := b.ready(ctx, rec)
-	if err != nil {
-		return sandboxd.Command{}, false, err
+		if named {
+			if old, err := h.store.GetCommand(ctx, id, spec.ID); err == nil {
+				return h.sameCommand(b, old, spec)
+			}
+		}
+		if env, err = b.ready(ctx, rec); err != nil {
+			return sandboxd.Command{}, false, err
+		}
 	}
 	// The command is started whole or not at all, even if its caller goes away.
 	ctx = context.WithoutCancel(ctx)

@@ -87,26 +87,22 @@ func (h *Host) FollowCommand(ctx context.Context, id, cmd string, opts sandboxd.
 	if opts.Offset < 0 {
 		return nil, sandboxd.Invalid("offset", "must not be negative")
 	}
-	rec, b, err := h.find(ctx, id, cmd)
+	if _, env := h.up(id); env != nil {
+		if c := env.command(cmd); c != nil {
+			s, err := c.journal.Follow(opts)
+			if err != nil {
+				return nil, err
+			}
+			c.followers.Add(1)
+			return &followed{CommandStream: s, c: c}, nil
+		}
+	}
+	rec, _, err := h.find(ctx, id, cmd)
 	if err != nil {
 		return nil, err
 	}
-	if c := b.runningCommand(cmd); c != nil {
-		s, err := c.journal.Follow(opts)
-		if err != nil {
-			return nil, err
-		}
-		c.followers.Add(1)
-		return &followed{CommandStream: s, c: c}, nil
-	}
 	if rec.Ending == nil {
-		// It ended between the two look-ups, or is just being recorded.
-		if rec, err = h.store.GetCommand(ctx, id, cmd); err != nil {
-			return nil, err
-		}
-		if rec.Ending == nil {
-			return nil, sandboxd.Errorf(sandboxd.ClassBusy, "the command is being started")
-		}
+		return nil, sandboxd.Errorf(sandboxd.ClassBusy, "the command is being started")
 	}
 	j, err := h.openJournal(rec)
 	if err != nil {

@@ -182,6 +182,18 @@ func (h *Host) boxOf(rec sandboxd.SandboxRecord) *box {
 	return b
 }
 
+// up answers the environment of a sandbox that runs and is not being deleted,
+// without asking the store: what most commands need.
+func (h *Host) up(id string) (*box, *environment) {
+	h.mu.Lock()
+	b := h.boxes[id]
+	h.mu.Unlock()
+	if b == nil || b.ctx.Err() != nil {
+		return nil, nil
+	}
+	return b, b.environment()
+}
+
 // lookup finds a living sandbox by id.
 func (h *Host) lookup(ctx context.Context, id string) (sandboxd.SandboxRecord, *box, error) {
 	rec, err := h.record(ctx, id)
