@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -363,30 +364,39 @@ func (b *bench) restart() (row, error) {
 			return row{}, err
 		}
 		list = append(list, millis(time.Since(t)))
-		for _, sb := range sbs {
-			if !strings.HasPrefix(sb.Key, "running-") {
-				continue
+		if len(sbs) < 1100 {
+			return row{}, fmt.Errorf("%d of 1,100 sandboxes listed", len(sbs))
+		}
+		var wg sync.WaitGroup
+		errs := make([]error, len(sbs))
+		for i, sb := range sbs {
+			if strings.HasPrefix(sb.Key, "running-") {
+				wg.Go(func() { errs[i] = b.newOutput(ctx, sb.ID) })
 			}
-			cmd, err := b.c.GetCommand(ctx, sb.ID, "tick")
-			if err != nil {
-				return row{}, err
-			}
-			s, err := b.c.FollowCommand(ctx, sb.ID, "tick", sandboxd.FollowOptions{Offset: cmd.Offset, Follow: true})
-			if err != nil {
-				return row{}, err
-			}
-			if _, err := s.Next(ctx); err != nil {
-				return row{}, err
-			}
-			s.Close()
-			if len(sbs) < 1100 {
-				return row{}, fmt.Errorf("%d of 1,100 sandboxes listed", len(sbs))
-			}
+		}
+		wg.Wait()
+		if err := errors.Join(errs...); err != nil {
+			return row{}, err
 		}
 		all = append(all, millis(time.Since(t)))
 	}
 	return row{
-		Goal: "list within 300 ms, all followed within 2 s", Result: fmt.Sprintf("list %.0f ms, new output of all 100 read one after another by %.0f ms", percentile(list, 0.5), percentile(all, 0.5)),
-		Met: percentile(list, 0.5) <= 300, Samples: map[string][]float64{"list": list, "followed_one_by_one": all},
+		Goal: "list within 300 ms, all followed within 2 s", Result: fmt.Sprintf("list %.0f ms, new output of all 100 by %.0f ms", percentile(list, 0.5), percentile(all, 0.5)),
+		Met: percentile(list, 0.5) <= 300 && percentile(all, 0.5) <= 2000, Samples: map[string][]float64{"list": list, "followed": all},
 	}, nil
+}
+
+// newOutput waits for output that a command wrote after this was called.
+func (b *bench) newOutput(ctx context.Context, id string) error {
+	cmd, err := b.c.GetCommand(ctx, id, "tick")
+	if err != nil {
+		return err
+	}
+	s, err := b.c.FollowCommand(ctx, id, "tick", sandboxd.FollowOptions{Offset: cmd.Offset, Follow: true})
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	_, err = s.Next(ctx)
+	return err
 }
