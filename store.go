@@ -1,26 +1,21 @@
 package sandboxd
 
-import (
-	"context"
-	"time"
-)
+import "context"
 
 // SandboxRecord is what a host keeps of one id. Key, ID, UID and CreatedAt never
 // change.
 type SandboxRecord struct {
 	Sandbox
-	UID     uint32            // owner of the files, from the pool, for the life of the id
-	Env     map[string]string // environment of every command
-	Handle  Handle            // of the running environment
-	Nonce   string            // secret of the link to the init of this generation
-	Touched time.Time
+	UID    uint32            // owner of the files, from the pool, for the life of the id
+	Env    map[string]string // environment of every command
+	Handle Handle            // of the running environment
+	Nonce  string            // secret of the link to the init of this generation
 }
 
 // CommandRecord is what a host keeps of a command beside its journal.
 type CommandRecord struct {
 	Command
-	Spec     CommandSpec
-	Deadline time.Time // wall time at which it times out; zero means never
+	Spec CommandSpec
 }
 
 // HostStore is what a host knows durably: the authority for "one key, one
@@ -30,9 +25,9 @@ type CommandRecord struct {
 type HostStore interface {
 	// Create stores a new record unless a living one has its key; then it answers
 	// that one and created is false. It assigns UID from the pool [first,last]:
-	// one that no record which is not deleted has. ClassCapacity when the pool is
-	// empty, or when most > 0 and so many living records exist.
-	Create(ctx context.Context, rec SandboxRecord, pool UIDPool, most int) (SandboxRecord, bool, error)
+	// one that no record which is not deleted has. ClassCapacity when none
+	// is free.
+	Create(ctx context.Context, rec SandboxRecord, pool UIDPool) (SandboxRecord, bool, error)
 	// Get answers any record, deleted ones too. ClassNotFound.
 	Get(ctx context.Context, id string) (SandboxRecord, error)
 	// ByKey answers the living record of a key. ClassNotFound.

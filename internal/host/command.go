@@ -147,16 +147,17 @@ func (e *environment) run(ctx context.Context, spec sandboxd.CommandSpec) (sandb
 		return sandboxd.Command{}, false, sandboxd.Errorf(sandboxd.ClassBusy, "the sandbox stopped before the command started")
 	}
 	h := e.b.h
-	now := time.Now().UTC()
+	now := time.Now()
 	rec := sandboxd.CommandRecord{
 		Command: sandboxd.Command{
 			ID: spec.ID, SandboxID: e.b.id, Generation: e.generation, Argv: spec.Argv, Shell: spec.Shell,
-			TTY: spec.TTY != nil, StartedAt: now,
+			TTY: spec.TTY != nil, StartedAt: now.UTC(),
 		},
 		Spec: spec,
 	}
+	var deadline time.Time // monotonic: a jump of the wall clock does not move it
 	if t := spec.Timeout(); t > 0 {
-		rec.Deadline = now.Add(t)
+		deadline = now.Add(t)
 	}
 	rec, created, err := h.store.CreateCommand(ctx, rec)
 	if err != nil {
@@ -180,7 +181,7 @@ func (e *environment) run(ctx context.Context, spec sandboxd.CommandSpec) (sandb
 		return c.result, true, nil
 	}
 	fpCommandStarted.Hit()
-	c.arm(rec.Deadline)
+	c.arm(deadline)
 	if len(spec.Stdin) == 0 {
 		close(c.fed)
 	} else {

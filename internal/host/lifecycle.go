@@ -71,7 +71,7 @@ func (h *Host) create(ctx context.Context, rec sandboxd.SandboxRecord, start boo
 			return sandboxd.SandboxRecord{}, nil, false, err
 		}
 	}
-	stored, created, err := h.store.Create(ctx, rec, h.cfg.UIDs, 0)
+	stored, created, err := h.store.Create(ctx, rec, h.cfg.UIDs)
 	if err != nil {
 		h.release(rec.ID)
 		return sandboxd.SandboxRecord{}, nil, false, err

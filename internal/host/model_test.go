@@ -412,8 +412,8 @@ func (s recordingStore) note(state sandboxd.State) {
 	s.seen.mu.Unlock()
 }
 
-func (s recordingStore) Create(ctx context.Context, rec sandboxd.SandboxRecord, pool sandboxd.UIDPool, most int) (sandboxd.SandboxRecord, bool, error) {
-	rec, created, err := s.HostStore.Create(ctx, rec, pool, most)
+func (s recordingStore) Create(ctx context.Context, rec sandboxd.SandboxRecord, pool sandboxd.UIDPool) (sandboxd.SandboxRecord, bool, error) {
+	rec, created, err := s.HostStore.Create(ctx, rec, pool)
 	s.note(rec.State)
 	return rec, created, err
 }

@@ -199,7 +199,7 @@ func (h *Host) rebuild(ctx context.Context) error {
 		if _, err := h.store.Get(ctx, m.ID); err == nil {
 			continue
 		}
-		_, created, err := h.store.Create(ctx, recordOf(m), sandboxd.UIDPool{First: m.UID, Last: m.UID}, 0)
+		_, created, err := h.store.Create(ctx, recordOf(m), sandboxd.UIDPool{First: m.UID, Last: m.UID})
 		if err != nil {
 			return fmt.Errorf("workspace %s: %w", m.Key, err)
 		}

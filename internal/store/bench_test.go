@@ -33,7 +33,7 @@ func Benchmark(b *testing.B) {
 	var rec sandboxd.SandboxRecord
 	for i := range 1000 {
 		var err error
-		if rec, _, err = s.Create(b.Context(), storetest.NewRecord(fmt.Sprint("k", i)), pool, 0); err != nil {
+		if rec, _, err = s.Create(b.Context(), storetest.NewRecord(fmt.Sprint("k", i)), pool); err != nil {
 			b.Fatal(err)
 		}
 	}
@@ -41,7 +41,7 @@ func Benchmark(b *testing.B) {
 	b.Run("Create", func(b *testing.B) {
 		measured(b, func(int) error {
 			rec := storetest.NewRecord(sandboxd.NewID())
-			_, _, err := s.Create(ctx, rec, pool, 1<<20)
+			_, _, err := s.Create(ctx, rec, pool)
 			return err
 		})
 	})

@@ -48,7 +48,7 @@ func (m *memory) enter(ctx context.Context) (leave func(), err error) {
 	return m.mu.Unlock, nil
 }
 
-func (m *memory) Create(ctx context.Context, rec sandboxd.SandboxRecord, pool sandboxd.UIDPool, most int) (sandboxd.SandboxRecord, bool, error) {
+func (m *memory) Create(ctx context.Context, rec sandboxd.SandboxRecord, pool sandboxd.UIDPool) (sandboxd.SandboxRecord, bool, error) {
 	none := sandboxd.SandboxRecord{}
 	if err := checkNew(rec); err != nil {
 		return none, false, err
@@ -58,14 +58,11 @@ func (m *memory) Create(ctx context.Context, rec sandboxd.SandboxRecord, pool sa
 		return none, false, err
 	}
 	defer leave()
-	used, holders, known := map[uint32]bool{}, []string{}, false
+	used, known := map[uint32]bool{}, false
 	for _, old := range m.sandboxes {
 		known = known || old.ID == rec.ID
-		if living(old.State) {
-			if old.Key == rec.Key {
-				return copied(old), false, nil
-			}
-			holders = append(holders, old.Key)
+		if old.Key == rec.Key && living(old.State) {
+			return copied(old), false, nil
 		}
 		if old.State != sandboxd.StateDeleted {
 			used[old.UID] = true
@@ -73,9 +70,6 @@ func (m *memory) Create(ctx context.Context, rec sandboxd.SandboxRecord, pool sa
 	}
 	if known {
 		return none, false, errIDUsed(rec.ID)
-	}
-	if most > 0 && len(holders) >= most {
-		return none, false, errCapacity(len(holders), holders)
 	}
 	for uid := uint64(pool.First); uid <= uint64(pool.Last); uid++ {
 		if !used[uint32(uid)] {

@@ -2,13 +2,12 @@ package store
 
 import (
 	"encoding/json"
-	"strings"
 	"time"
 
 	"sandboxd"
 )
 
-// living says whether a record in this state holds its key and a place. One that
+// living says whether a record in this state holds its key. One that
 // is being deleted holds only its uid, until its files are gone.
 func living(s sandboxd.State) bool {
 	return s != sandboxd.StateDeleting && s != sandboxd.StateDeleted
@@ -39,7 +38,7 @@ func checkChange(was, is sandboxd.SandboxRecord) error {
 // normal gives rec the form in which it is kept: times in UTC with microseconds,
 // and nothing instead of what is empty.
 func normal(rec sandboxd.SandboxRecord) sandboxd.SandboxRecord {
-	rec.CreatedAt, rec.Touched = fromMicros(toMicros(rec.CreatedAt)), fromMicros(toMicros(rec.Touched))
+	rec.CreatedAt = fromMicros(toMicros(rec.CreatedAt))
 	if len(rec.Labels) == 0 {
 		rec.Labels = nil
 	}
@@ -54,7 +53,7 @@ func normal(rec sandboxd.SandboxRecord) sandboxd.SandboxRecord {
 
 // normalCommand does for a command what normal does for a sandbox.
 func normalCommand(rec sandboxd.CommandRecord) sandboxd.CommandRecord {
-	rec.StartedAt, rec.Deadline = fromMicros(toMicros(rec.StartedAt)), fromMicros(toMicros(rec.Deadline))
+	rec.StartedAt = fromMicros(toMicros(rec.StartedAt))
 	if len(rec.Argv) == 0 {
 		rec.Argv = nil
 	}
@@ -109,19 +108,6 @@ func errIDUsed(id string) error {
 }
 
 func errClosed() error { return sandboxd.Errorf(sandboxd.ClassUnavailable, "the store is closed") }
-
-// namedHolders is how many keys a capacity error names.
-const namedHolders = 5
-
-// errCapacity names the oldest of the sandboxes that hold the places.
-func errCapacity(held int, holders []string) error {
-	names := strings.Join(holders[:min(len(holders), namedHolders)], ", ")
-	if len(holders) > namedHolders {
-		names += ", ..."
-	}
-	return sandboxd.Errorf(sandboxd.ClassCapacity, "all %d places are taken, by %s", held, names).
-		WithHint("delete a sandbox that is no longer needed")
-}
 
 func errPoolEmpty(pool sandboxd.UIDPool) error {
 	return sandboxd.Errorf(sandboxd.ClassCapacity, "every user id from %d to %d belongs to a sandbox", pool.First, pool.Last).

@@ -38,7 +38,7 @@ type sqliteStore struct {
 // statements are prepared once: parsing would cost more than running them.
 type statements struct {
 	insertSandbox, updateSandbox, forUpdate           *sql.Stmt // on writer
-	livingForKey, knownID, countLiving, uidUsed       *sql.Stmt // on writer
+	livingForKey, knownID, uidUsed                    *sql.Stmt // on writer
 	insertCommand, endCommand, deleteCommands         *sql.Stmt // on writer
 	getSandbox, byKey, list, getCommand, listCommands *sql.Stmt // on reader
 }
@@ -132,18 +132,17 @@ func (s *sqliteStore) prepare(ctx context.Context) error {
 		text string
 	}{
 		{&s.in.insertSandbox, s.writer, `insert into sandboxes (` + sandboxColumns + `)
-			values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)`},
+			values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)`},
 		{&s.in.updateSandbox, s.writer, `update sandboxes set state = $2, generation = $3, driver = $4, runtime = $5,
-			touched_at = $6, nonce = $7, handle = $8, limits_json = $9, labels_json = $10, env_json = $11, ending_json = $12
+			nonce = $6, handle = $7, limits_json = $8, labels_json = $9, env_json = $10, ending_json = $11
 			where id = $1`},
 		{&s.in.forUpdate, s.writer, `select ` + sandboxColumns + ` from sandboxes where id = $1`},
 		{&s.in.livingForKey, s.writer, `select ` + sandboxColumns + ` from sandboxes
 			where key = $1 and state not in ('deleting', 'deleted')`},
 		{&s.in.knownID, s.writer, `select 1 from sandboxes where id = $1`},
-		{&s.in.countLiving, s.writer, `select count(*) from sandboxes where state not in ('deleting', 'deleted')`},
 		{&s.in.uidUsed, s.writer, `select 1 from sandboxes where uid = $1 and state <> 'deleted'`},
 		{&s.in.insertCommand, s.writer, `insert into commands (` + commandColumns + `)
-			values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11) on conflict (sandbox_id, id) do nothing`},
+			values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) on conflict (sandbox_id, id) do nothing`},
 		{&s.in.endCommand, s.writer, `update commands set end_offset = $3, ending_json = $4
 			where sandbox_id = $1 and id = $2 and ending_json = ''`},
 		{&s.in.deleteCommands, s.writer, `delete from commands where sandbox_id = $1`},

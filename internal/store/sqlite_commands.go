@@ -11,17 +11,17 @@ import (
 	"sandboxd"
 )
 
-const commandColumns = `sandbox_id, id, generation, started_at, deadline, tty, shell, argv_json, spec_json, end_offset, ending_json`
+const commandColumns = `sandbox_id, id, generation, started_at, tty, shell, argv_json, spec_json, end_offset, ending_json`
 
 func scanCommand(from row) (sandboxd.CommandRecord, error) {
 	var rec sandboxd.CommandRecord
-	var started, deadline int64
+	var started int64
 	var argv, spec, ending string
-	err := from.Scan(&rec.SandboxID, &rec.ID, &rec.Generation, &started, &deadline, &rec.TTY, &rec.Shell, &argv, &spec, &rec.Offset, &ending)
+	err := from.Scan(&rec.SandboxID, &rec.ID, &rec.Generation, &started, &rec.TTY, &rec.Shell, &argv, &spec, &rec.Offset, &ending)
 	if err != nil {
 		return sandboxd.CommandRecord{}, err
 	}
-	rec.StartedAt, rec.Deadline = fromMicros(started), fromMicros(deadline)
+	rec.StartedAt = fromMicros(started)
 	return rec, errors.Join(decode(argv, &rec.Argv), decode(spec, &rec.Spec), decode(ending, &rec.Ending))
 }
 
@@ -45,7 +45,7 @@ func (s *sqliteStore) CreateCommand(ctx context.Context, rec sandboxd.CommandRec
 		return none, false, err
 	}
 	result, err := s.in.insertCommand.ExecContext(ctx, rec.SandboxID, rec.ID, rec.Generation, toMicros(rec.StartedAt),
-		toMicros(rec.Deadline), rec.TTY, rec.Shell, argv, spec, rec.Offset, ending)
+		rec.TTY, rec.Shell, argv, spec, rec.Offset, ending)
 	var coded *sqlite.Error
 	if errors.As(err, &coded) && coded.Code() == sqlite3.SQLITE_CONSTRAINT_FOREIGNKEY {
 		return none, false, errNoSandbox(rec.SandboxID)

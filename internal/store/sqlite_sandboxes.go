@@ -8,7 +8,7 @@ import (
 	"sandboxd"
 )
 
-const sandboxColumns = `id, key, state, generation, driver, runtime, uid, created_at, touched_at,
+const sandboxColumns = `id, key, state, generation, driver, runtime, uid, created_at,
 	nonce, handle, limits_json, labels_json, env_json, ending_json`
 
 // row is what *sql.Row and *sql.Rows have in common.
@@ -16,15 +16,15 @@ type row interface{ Scan(dest ...any) error }
 
 func scanSandbox(from row) (sandboxd.SandboxRecord, error) {
 	var rec sandboxd.SandboxRecord
-	var created, touched int64
+	var created int64
 	var handle []byte
 	var limits, labels, env, ending string
-	err := from.Scan(&rec.ID, &rec.Key, &rec.State, &rec.Generation, &rec.Driver, &rec.Runtime, &rec.UID, &created, &touched,
+	err := from.Scan(&rec.ID, &rec.Key, &rec.State, &rec.Generation, &rec.Driver, &rec.Runtime, &rec.UID, &created,
 		&rec.Nonce, &handle, &limits, &labels, &env, &ending)
 	if err != nil {
 		return sandboxd.SandboxRecord{}, err
 	}
-	rec.CreatedAt, rec.Touched = fromMicros(created), fromMicros(touched)
+	rec.CreatedAt = fromMicros(created)
 	if len(handle) > 0 {
 		rec.Handle = handle
 	}
@@ -57,7 +57,7 @@ func blob(b []byte) []byte {
 }
 
 // Create implements sandboxd.HostStore.
-func (s *sqliteStore) Create(ctx context.Context, rec sandboxd.SandboxRecord, pool sandboxd.UIDPool, most int) (sandboxd.SandboxRecord, bool, error) {
+func (s *sqliteStore) Create(ctx context.Context, rec sandboxd.SandboxRecord, pool sandboxd.UIDPool) (sandboxd.SandboxRecord, bool, error) {
 	none := sandboxd.SandboxRecord{}
 	if err := checkNew(rec); err != nil {
 		return none, false, err
@@ -80,14 +80,11 @@ func (s *sqliteStore) Create(ctx context.Context, rec sandboxd.SandboxRecord, po
 		} else if yes {
 			return errIDUsed(rec.ID)
 		}
-		if err := s.checkCapacity(ctx, tx, most); err != nil {
-			return err
-		}
 		if rec.UID, err = s.freeUID(ctx, tx, pool); err != nil {
 			return err
 		}
 		_, err = tx.StmtContext(ctx, s.in.insertSandbox).ExecContext(ctx, rec.ID, rec.Key, rec.State, rec.Generation, rec.Driver,
-			rec.Runtime, rec.UID, toMicros(rec.CreatedAt), toMicros(rec.Touched), rec.Nonce, blob(rec.Handle), limits, labels, env, ending)
+			rec.Runtime, rec.UID, toMicros(rec.CreatedAt), rec.Nonce, blob(rec.Handle), limits, labels, env, ending)
 		return err
 	})
 	if err != nil {
@@ -140,34 +137,6 @@ func exists(ctx context.Context, tx *sql.Tx, stmt *sql.Stmt, arg any) (bool, err
 		return false, nil
 	}
 	return err == nil, err
-}
-
-func (s *sqliteStore) checkCapacity(ctx context.Context, tx *sql.Tx, most int) error {
-	if most <= 0 {
-		return nil
-	}
-	var held int
-	if err := tx.StmtContext(ctx, s.in.countLiving).QueryRowContext(ctx).Scan(&held); err != nil || held < most {
-		return err
-	}
-	rows, err := tx.QueryContext(ctx, `select key from sandboxes where state not in ('deleting', 'deleted')
-		order by seq limit $1`, namedHolders+1)
-	if err != nil {
-		return err
-	}
-	defer rows.Close()
-	var holders []string
-	for rows.Next() {
-		var key string
-		if err := rows.Scan(&key); err != nil {
-			return err
-		}
-		holders = append(holders, key)
-	}
-	if err := rows.Err(); err != nil {
-		return err
-	}
-	return errCapacity(held, holders)
 }
 
 // freeUID finds a uid without an owner. It begins behind the one given last, so
@@ -281,7 +250,7 @@ func (s *sqliteStore) Update(ctx context.Context, id string, fn func(*sandboxd.S
 			return err
 		}
 		_, err = tx.StmtContext(ctx, s.in.updateSandbox).ExecContext(ctx, id, rec.State, rec.Generation, rec.Driver, rec.Runtime,
-			toMicros(rec.Touched), rec.Nonce, blob(rec.Handle), limits, labels, env, ending)
+			rec.Nonce, blob(rec.Handle), limits, labels, env, ending)
 		return err
 	})
 	if err != nil {

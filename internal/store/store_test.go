@@ -70,7 +70,7 @@ func TestSQLiteKeepsEverythingOverAReopen(t *testing.T) {
 	ctx := t.Context()
 	s := open(t, path)
 	for i := range 10 {
-		rec, _, err := s.Create(ctx, storetest.NewRecord(fmt.Sprint("k", i)), pool, 0)
+		rec, _, err := s.Create(ctx, storetest.NewRecord(fmt.Sprint("k", i)), pool)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -113,7 +113,7 @@ func TestSQLiteKeepsEverythingOverAReopen(t *testing.T) {
 	if diff := cmp.Diff(recs, againRecs) + cmp.Diff(cmds, againCmds); diff != "" || len(recs) != 10 {
 		t.Fatalf("after the reopen (-before +after):\n%s", diff)
 	}
-	rec, created, err := s.Create(ctx, storetest.NewRecord("fresh"), pool, 0)
+	rec, created, err := s.Create(ctx, storetest.NewRecord("fresh"), pool)
 	if err != nil || !created {
 		t.Fatal(err)
 	}
@@ -162,7 +162,7 @@ func acknowledge(path string) error {
 	}
 	fmt.Println("ready")
 	for {
-		rec, _, err := s.Create(ctx, storetest.NewRecord(sandboxd.NewID()), pool, 0)
+		rec, _, err := s.Create(ctx, storetest.NewRecord(sandboxd.NewID()), pool)
 		if err != nil {
 			return err
 		}

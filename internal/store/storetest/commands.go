@@ -19,7 +19,6 @@ func commands(t *testing.T, s sandboxd.HostStore) {
 	want.Spec = sandboxd.CommandSpec{ID: "c1", Shell: "echo ü", Env: map[string]string{"A": "b"}, Stdin: []byte{0, 255},
 		TTY: &sandboxd.TTY{Cols: 80, Rows: 24}, TimeoutS: &timeout, Wait: sandboxd.WaitPipes,
 		Limits: sandboxd.CommandLimits{MemoryBytes: 1 << 20}, Background: true}
-	want.Deadline = time.Time{}
 	got, created, err := s.CreateCommand(ctx, want)
 	if err != nil || !created {
 		t.Fatal(created, err)
@@ -122,7 +121,7 @@ func firstEndingWins(t *testing.T, s sandboxd.HostStore) {
 func nothingIsShared(t *testing.T, s sandboxd.HostStore) {
 	rec := full("k")
 	rec.LastEnding.At = rec.LastEnding.At.Truncate(time.Microsecond)
-	made, _, err := s.Create(t.Context(), rec, testPool, 0)
+	made, _, err := s.Create(t.Context(), rec, testPool)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -146,7 +145,7 @@ func nothingIsShared(t *testing.T, s sandboxd.HostStore) {
 func cancelledAndClosed(t *testing.T, s sandboxd.HostStore) {
 	rec := create(t, s, "k")
 	calls := func(ctx context.Context) []error {
-		_, _, createErr := s.Create(ctx, NewRecord("x"), testPool, 0)
+		_, _, createErr := s.Create(ctx, NewRecord("x"), testPool)
 		_, getErr := s.Get(ctx, rec.ID)
 		_, keyErr := s.ByKey(ctx, "k")
 		_, listErr := s.List(ctx)

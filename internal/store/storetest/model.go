@@ -55,9 +55,8 @@ func Model(t *testing.T, open func(t *rapid.T) (tested, model sandboxd.HostStore
 				if rapid.IntRange(0, 9).Draw(rt, "known") == 0 {
 					rec.ID = id(rt)
 				}
-				most := rapid.IntRange(0, 4).Draw(rt, "most")
-				got, gotNew, gotErr := tested.Create(ctx, rec, pool, most)
-				want, wantNew, wantErr := model.Create(ctx, rec, pool, most)
+				got, gotNew, gotErr := tested.Create(ctx, rec, pool)
+				want, wantNew, wantErr := model.Create(ctx, rec, pool)
 				equal(got, want, gotErr, wantErr)
 				if gotNew != wantNew {
 					rt.Fatalf("created %v, want %v", gotNew, wantNew)

@@ -24,7 +24,6 @@ func Run(t *testing.T, open func(t *testing.T) sandboxd.HostStore) {
 		"OneKeyOneSandbox":   oneKeyOneSandbox,
 		"UIDPool":            uidPool,
 		"UIDsUnderConflict":  uidsUnderConflict,
-		"Capacity":           capacity,
 		"Transitions":        transitions,
 		"Rollback":           rollback,
 		"Immutable":          immutable,
@@ -56,7 +55,6 @@ func NewRecord(key string) sandboxd.SandboxRecord {
 			ID: sandboxd.NewID(), Key: key, State: sandboxd.StateCold, Driver: "process",
 			Runtime: sandboxd.RuntimeMachine, CreatedAt: now, Limits: sandboxd.DefaultLimits(),
 		},
-		Touched: now,
 	}
 }
 
@@ -64,15 +62,14 @@ func NewRecord(key string) sandboxd.SandboxRecord {
 func NewCommand(sandbox, id string) sandboxd.CommandRecord {
 	now := time.Now()
 	return sandboxd.CommandRecord{
-		Command:  sandboxd.Command{ID: id, SandboxID: sandbox, Generation: 1, Argv: []string{"true"}, StartedAt: now},
-		Spec:     sandboxd.CommandSpec{ID: id, Argv: []string{"true"}},
-		Deadline: now.Add(sandboxd.DefaultTimeout),
+		Command: sandboxd.Command{ID: id, SandboxID: sandbox, Generation: 1, Argv: []string{"true"}, StartedAt: now},
+		Spec:    sandboxd.CommandSpec{ID: id, Argv: []string{"true"}},
 	}
 }
 
 func create(t testing.TB, s sandboxd.HostStore, key string) sandboxd.SandboxRecord {
 	t.Helper()
-	rec, created, err := s.Create(t.Context(), NewRecord(key), testPool, 0)
+	rec, created, err := s.Create(t.Context(), NewRecord(key), testPool)
 	if err != nil || !created {
 		t.Fatalf("create %s: created %v, %v", key, created, err)
 	}
@@ -136,7 +133,7 @@ func full(key string) sandboxd.SandboxRecord {
 
 func roundTrip(t *testing.T, s sandboxd.HostStore) {
 	want := full("round")
-	got, created, err := s.Create(t.Context(), want, testPool, 0)
+	got, created, err := s.Create(t.Context(), want, testPool)
 	if err != nil || !created {
 		t.Fatal(created, err)
 	}
@@ -153,7 +150,7 @@ func roundTrip(t *testing.T, s sandboxd.HostStore) {
 
 	want.State, want.Generation, want.Driver, want.Runtime = sandboxd.StateStarting, 8, "docker", "node"
 	want.Handle, want.Nonce, want.LastEnding, want.Env, want.Labels = nil, "", nil, nil, nil
-	want.Touched, want.Limits.PIDs = time.Now().Add(time.Hour), 9
+	want.Limits.PIDs = 9
 	got, err = s.Update(t.Context(), want.ID, func(r *sandboxd.SandboxRecord) error { *r = want; return nil })
 	if err != nil {
 		t.Fatal(err)
@@ -182,7 +179,7 @@ func oneKeyOneSandbox(t *testing.T, s sandboxd.HostStore) {
 	for i := range outcomes {
 		wg.Go(func() {
 			o := &outcomes[i]
-			o.rec, o.created, o.err = s.Create(t.Context(), NewRecord("one"), testPool, 1)
+			o.rec, o.created, o.err = s.Create(t.Context(), NewRecord("one"), testPool)
 		})
 	}
 	wg.Wait()
@@ -207,7 +204,7 @@ func uidPool(t *testing.T, s sandboxd.HostStore) {
 	pool := sandboxd.UIDPool{First: 10, Last: 13}
 	owner := map[uint32]string{}
 	open := func(key string) (sandboxd.SandboxRecord, error) {
-		rec, _, err := s.Create(t.Context(), NewRecord(key), pool, 0)
+		rec, _, err := s.Create(t.Context(), NewRecord(key), pool)
 		return rec, err
 	}
 	for i := range 4 {
@@ -234,7 +231,7 @@ func uidPool(t *testing.T, s sandboxd.HostStore) {
 			t.Fatalf("uid %d, %v; want the freed one, %d", rec.UID, err, uid)
 		}
 	}
-	_, _, err = s.Create(t.Context(), NewRecord("none"), sandboxd.UIDPool{First: 5, Last: 4}, 0)
+	_, _, err = s.Create(t.Context(), NewRecord("none"), sandboxd.UIDPool{First: 5, Last: 4})
 	wantClass(t, err, sandboxd.ClassCapacity)
 }
 
@@ -246,7 +243,7 @@ func uidsUnderConflict(t *testing.T, s sandboxd.HostStore) {
 	for worker := range 8 {
 		wg.Go(func() {
 			for i := range 20 {
-				rec, _, err := s.Create(t.Context(), NewRecord(fmt.Sprintf("w%d-%d", worker, i)), pool, 0)
+				rec, _, err := s.Create(t.Context(), NewRecord(fmt.Sprintf("w%d-%d", worker, i)), pool)
 				if err != nil {
 					t.Error(err)
 					return
@@ -272,30 +269,11 @@ func uidsUnderConflict(t *testing.T, s sandboxd.HostStore) {
 	wg.Wait()
 }
 
-func capacity(t *testing.T, s sandboxd.HostStore) {
-	first := create(t, s, "first")
-	create(t, s, "second")
-	_, _, err := s.Create(t.Context(), NewRecord("third"), testPool, 2)
-	wantClass(t, err, sandboxd.ClassCapacity)
-	var e *sandboxd.Error
-	if errors.As(err, &e); e.Hint == "" || e.Message != "all 2 places are taken, by first, second" {
-		t.Fatalf("message %q, hint %q: want who holds the places and what to do", e.Message, e.Hint)
-	}
-	rec, created, err := s.Create(t.Context(), NewRecord("first"), testPool, 2)
-	if err != nil || created || rec.ID != first.ID {
-		t.Fatalf("attaching needs no place: %v %v", created, err)
-	}
-	mustMove(t, s, first.ID, sandboxd.StateDeleting)
-	if _, created, err := s.Create(t.Context(), NewRecord("third"), testPool, 2); err != nil || !created {
-		t.Fatalf("an accepted delete frees the place: %v %v", created, err)
-	}
-}
-
 func transitions(t *testing.T, s sandboxd.HostStore) {
 	for _, state := range sandboxd.States() {
 		rec := NewRecord("begin-" + string(state))
 		rec.State = state
-		_, created, err := s.Create(t.Context(), rec, testPool, 0)
+		_, created, err := s.Create(t.Context(), rec, testPool)
 		if allowed := sandboxd.CanMove("", state); allowed != (err == nil) || created != allowed {
 			t.Fatalf("begin as %s: %v %v", state, created, err)
 		} else if !allowed {
@@ -368,7 +346,7 @@ func immutable(t *testing.T, s sandboxd.HostStore) {
 	same(t, "record", got, rec)
 	again := NewRecord("other")
 	again.ID = rec.ID
-	_, _, err = s.Create(t.Context(), again, testPool, 0)
+	_, _, err = s.Create(t.Context(), again, testPool)
 	wantClass(t, err, sandboxd.ClassConflict)
 }
 
