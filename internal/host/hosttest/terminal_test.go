@@ -11,21 +11,31 @@ import (
 	"sandboxd/client"
 )
 
-// shows reads a terminal until it shows text.
-func shows(t *testing.T, term *client.Terminal, text string) {
+// screen is what a terminal showed and no one has looked at yet.
+type screen struct {
+	*client.Terminal
+	rest []byte
+}
+
+// shows reads a terminal until it shows text. What came after it in the same read
+// is kept for the next look.
+func (s *screen) shows(t *testing.T, text string) {
 	t.Helper()
-	var seen bytes.Buffer
 	buf := make([]byte, 4096)
-	for !bytes.Contains(seen.Bytes(), []byte(text)) {
-		n, err := term.Read(buf)
-		seen.Write(buf[:n])
+	for {
+		if i := bytes.Index(s.rest, []byte(text)); i >= 0 {
+			s.rest = s.rest[i+len(text):]
+			return
+		}
+		n, err := s.Read(buf)
+		s.rest = append(s.rest, buf[:n]...)
 		if err != nil {
-			t.Fatalf("%v after %q, want %q", err, &seen, text)
+			t.Fatalf("%v after %q, want %q", err, s.rest, text)
 		}
 	}
 }
 
-func types(t *testing.T, term *client.Terminal, text string) {
+func types(t *testing.T, term *screen, text string) {
 	t.Helper()
 	if _, err := io.WriteString(term, text); err != nil {
 		t.Fatal(err)
@@ -40,30 +50,32 @@ func TestTerminalOverProcesses(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	term, err := c.Terminal(ctx, sb.ID, client.TerminalOptions{Size: sandboxd.TTY{Cols: 91, Rows: 31}})
+	opened, err := c.Terminal(ctx, sb.ID, client.TerminalOptions{Size: sandboxd.TTY{Cols: 91, Rows: 31}})
 	if err != nil {
 		t.Fatal(err)
 	}
+	term := &screen{Terminal: opened}
 	types(t, term, "stty size; echo mark-$((40+2))\r")
-	shows(t, term, "31 91\r\n")
-	shows(t, term, "mark-42")
+	term.shows(t, "31 91\r\n")
+	term.shows(t, "mark-42")
 	if err := term.Resize(sandboxd.TTY{Cols: 70, Rows: 20}); err != nil {
 		t.Fatal(err)
 	}
 	types(t, term, "stty size\r")
-	shows(t, term, "20 70\r\n")
+	term.shows(t, "20 70\r\n")
 	if err := term.Close(); err != nil {
 		t.Fatal(err)
 	}
 
-	again, err := c.Terminal(ctx, sb.ID, client.TerminalOptions{Command: term.CommandID(), Size: sandboxd.TTY{Cols: 66, Rows: 22}})
+	attached, err := c.Terminal(ctx, sb.ID, client.TerminalOptions{Command: term.CommandID(), Size: sandboxd.TTY{Cols: 66, Rows: 22}})
 	if err != nil {
 		t.Fatal(err)
 	}
+	again := &screen{Terminal: attached}
 	defer again.Close()
-	shows(t, again, "mark-42") // what it showed before is shown again
+	again.shows(t, "mark-42") // what it showed before is shown again
 	types(t, again, "stty size\r")
-	shows(t, again, "22 66\r\n")
+	again.shows(t, "22 66\r\n")
 	types(t, again, "exit 7\r")
 	if _, err := io.Copy(io.Discard, again); err != nil {
 		t.Fatal(err)
