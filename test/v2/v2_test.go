@@ -166,7 +166,7 @@ func boot(t *testing.T, uml, out string) string {
 	state := t.TempDir()
 	cmd := exec.CommandContext(ctx, uml,
 		"mem=768M", "root=/dev/root", "rootfstype=hostfs", "rootflags=/", "ro",
-		"init="+filepath.Join(out, "vminit"), "VMINIT_OUT="+out, "VMINIT_CACHE="+goEnv(t, "GOCACHE"),
+		"init="+filepath.Join(out, "vminit"), "VMINIT_OUT="+out, "VMINIT_CACHE="+goEnv(t, "GOCACHE"), "VMINIT_TREE="+filepath.Dir(goEnv(t, "GOMOD")),
 		"con=null", "con0=null,fd:1", "uml_dir="+state, "umid=v2", "quiet", "panic=-1")
 	cmd.Env = []string{"PATH=/usr/bin:/bin", "HOME=" + state, "TMPDIR=" + state}
 	if shim := xstateShim(t, out); shim != "" {

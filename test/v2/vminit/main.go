@@ -27,7 +27,7 @@ type job struct {
 const out = "/mnt"
 
 func main() {
-	err := run(os.Getenv("VMINIT_OUT"), os.Getenv("VMINIT_CACHE"))
+	err := run(os.Getenv("VMINIT_OUT"), os.Getenv("VMINIT_CACHE"), os.Getenv("VMINIT_TREE"))
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "vminit:", err)
 		_ = os.WriteFile(filepath.Join(out, "vminit.error"), []byte(err.Error()), 0o644)
@@ -36,11 +36,11 @@ func main() {
 	_ = unix.Reboot(unix.LINUX_REBOOT_CMD_POWER_OFF)
 }
 
-// run takes two directories of the machine outside: one for jobs and results, and
-// the go tool's cache, for tests that build a program.
-func run(outside, cache string) error {
-	if outside == "" || cache == "" {
-		return errors.New("VMINIT_OUT and VMINIT_CACHE must name directories")
+// run takes three directories of the machine outside: one for jobs and results,
+// the go tool's cache, for tests that build a program, and the source tree.
+func run(outside, cache, tree string) error {
+	if outside == "" || cache == "" || tree == "" {
+		return errors.New("VMINIT_OUT, VMINIT_CACHE and VMINIT_TREE must name directories")
 	}
 	for _, m := range []struct {
 		kind, at, data string
@@ -58,6 +58,15 @@ func run(outside, cache string) error {
 	} {
 		if err := unix.Mount("none", m.at, m.kind, m.flags, m.data); err != nil && !errors.Is(err, unix.EBUSY) {
 			return fmt.Errorf("mount %s at %s: %w", m.kind, m.at, err)
+		}
+	}
+	// A tree below /tmp or /var/lib is hidden now: it is shown again in its place.
+	if _, err := os.Stat(tree); errors.Is(err, os.ErrNotExist) {
+		if err := os.MkdirAll(tree, 0o755); err != nil {
+			return err
+		}
+		if err := unix.Mount("none", tree, "hostfs", 0, tree); err != nil {
+			return fmt.Errorf("mount the source tree: %w", err)
 		}
 	}
 	for dir, kind := range map[string]string{"/dev/pts": "devpts", "/dev/shm": "tmpfs"} {
