@@ -205,7 +205,10 @@ func TestLimits(t *testing.T) {
 	need(t)
 	b := openBox(t, func(s *sandboxd.EnvironmentSpec) { s.Limits.MemoryBytes, s.Limits.PIDs = 64<<20, 40 })
 	ctx := context.Background()
-	eat, err := b.Start(wire.Start{Argv: []string{"sh", "-c", "head -c 200000000 /dev/zero | tail"}})
+	// In one stride by one process: several that creep to the limit keep taking
+	// each other's program pages, and the kernel reads them again for minutes
+	// before it gives up.
+	eat, err := b.Start(wire.Start{Argv: []string{"python3", "-c", "b'x' * (400 << 20)"}})
 	if err != nil {
 		t.Fatal(err)
 	}
