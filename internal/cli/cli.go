@@ -111,6 +111,7 @@ type grammar struct {
 	Ls      lsCmd      `cmd:"" help:"List files of a workspace."`
 	Ps      psCmd      `cmd:"" help:"List sandboxes, or the commands of one."`
 	Logs    logsCmd    `cmd:"" help:"Print the output of a command."`
+	Port    portCmd    `cmd:"" help:"Reach a port of a sandbox on 127.0.0.1 here, or list its ports."`
 	Stop    stopCmd    `cmd:"" help:"Stop sandboxes and keep their files, or stop one command."`
 	Rm      rmCmd      `cmd:"" help:"Delete sandboxes with their files."`
 	MCP     mcpCmd     `cmd:"" name:"mcp" help:"Serve MCP on stdin and stdout: one sandbox for one agent."`

@@ -224,9 +224,10 @@ func (w *World) config() Config {
 func (d *Driver) Start(ctx context.Context, spec sandboxd.EnvironmentSpec) (sandboxd.Handle, error) {
 	w := d.world
 	cfg := w.config()
+	network := builtin.NewNetwork()
 	env := &environment{
 		spec: spec, serial: sandboxd.NewID(), gone: make(chan struct{}),
-		server: inside.New(builtin.Spawner{}, inside.Options{Nonce: spec.Nonce}),
+		server: inside.New(builtin.Spawner{Net: network}, inside.Options{Nonce: spec.Nonce, Dial: network.Dial, Ports: network.Ports}),
 	}
 	w.mu.Lock()
 	if old := w.envs[spec.ID]; old != nil && !old.over() {

@@ -3,7 +3,8 @@
 //
 // It is not a shell and not an isolation: nothing here starts a host process or
 // touches a file. Programs: echo, cat, sleep, exit, true, false, flood BYTES,
-// stderr TEXT, env, pwd, and /bin/sh -c with these separated by ';'.
+// stderr TEXT, env, pwd, listen (see Network), and /bin/sh -c with these separated
+// by ';'.
 package builtin
 
 import (
@@ -23,13 +24,15 @@ import (
 
 // Spawner implements inside.Spawner. The zero value works and is safe for
 // concurrent use.
-type Spawner struct{}
+type Spawner struct {
+	Net *Network // where listen listens; without one it fails
+}
 
 var _ inside.Spawner = Spawner{}
 
 // Spawn implements inside.Spawner. Groups are closed: there is no process to join
 // them.
-func (Spawner) Spawn(spec wire.Start, groups []int) (inside.Process, error) {
+func (s Spawner) Spawn(spec wire.Start, groups []int) (inside.Process, error) {
 	for _, fd := range groups {
 		unix.Close(fd)
 	}
@@ -37,7 +40,7 @@ func (Spawner) Spawn(spec wire.Start, groups []int) (inside.Process, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &process{spec: spec, done: make(chan struct{}), killed: make(chan struct{})}
+	p := &process{spec: spec, net: s.Net, done: make(chan struct{}), killed: make(chan struct{})}
 	p.outR, p.outW = io.Pipe()
 	p.errR, p.errW = io.Pipe()
 	if spec.TTY {
@@ -70,6 +73,7 @@ func parse(argv []string) ([][]string, error) {
 // process is one run of built-in programs.
 type process struct {
 	spec       wire.Start
+	net        *Network
 	inR        *io.PipeReader
 	inW        *io.PipeWriter
 	outR, errR *io.PipeReader
@@ -99,6 +103,7 @@ func init() {
 		"sleep":  sleep,
 		"exit":   func(_ *process, args []string) int { return number(args) & 0xff },
 		"flood":  flood,
+		"listen": listen,
 	}
 }
 

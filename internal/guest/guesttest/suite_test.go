@@ -15,10 +15,11 @@ import (
 )
 
 func system(t *testing.T, pair func() (host, guest io.ReadWriteCloser, err error)) guesttest.System {
-	server := inside.New(builtin.Spawner{}, inside.Options{Nonce: "secret"})
+	network := builtin.NewNetwork()
+	server := inside.New(builtin.Spawner{Net: network}, inside.Options{Nonce: "secret", Dial: network.Dial, Ports: network.Ports})
 	t.Cleanup(func() { server.Close() })
 	return guesttest.System{
-		Nonce: "secret", Cwd: "/", Loopback: true,
+		Nonce: "secret", Cwd: "/",
 		Connect: func() (io.ReadWriteCloser, error) {
 			h, g, err := pair()
 			if err == nil {

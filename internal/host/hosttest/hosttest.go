@@ -23,7 +23,8 @@ type Harness struct {
 	// sandboxes; what it made is cleaned up with t.
 	New func(t *testing.T, places int) sandboxd.Host
 	// Program spells a program of the suite as an argv of the driver: echo TEXT,
-	// cat, sleep SECONDS, exit CODE, flood BYTES (to stdout), stderr TEXT, env, pwd.
+	// cat, sleep SECONDS, exit CODE, flood BYTES (to stdout), stderr TEXT, env, pwd,
+	// listen PORT MODE [ADDRESS] (see listenScript).
 	// Nil passes them as they are.
 	Program func(name string, args ...string) []string
 }
@@ -36,6 +37,9 @@ func ShellPrograms(name string, args ...string) []string {
 		"stderr": `printf '%s\n' "$*" >&2`,
 		"pwd":    `pwd`,
 	}[name]
+	if name == "listen" {
+		return append([]string{"python3", "-c", listenScript}, args...)
+	}
 	if script == "" {
 		return append([]string{name}, args...)
 	}
@@ -53,7 +57,7 @@ func Run(t *testing.T, harness Harness) {
 	groups := []struct {
 		name  string
 		cases []testCase
-	}{{"lifecycle", lifecycleCases}, {"commands", commandCases}, {"files", fileCases}}
+	}{{"lifecycle", lifecycleCases}, {"commands", commandCases}, {"files", fileCases}, {"ports", portCases}}
 	for _, group := range groups {
 		t.Run(group.name, func(t *testing.T) {
 			for _, tc := range group.cases {
