@@ -20,7 +20,7 @@ type portCmd struct {
 	Server  server `embed:""`
 	JSON    bool   `name:"json" help:"Without a port: answer as JSON."`
 	Sandbox string `arg:"" help:"Id or key."`
-	Port    uint16 `arg:"" optional:"" help:"Port inside; without one, those that listen are listed."`
+	Port    string `arg:"" optional:"" help:"Port inside; without one, those that listen are listed."`
 	Local   string `arg:"" optional:"" name:"localport" help:"Port on 127.0.0.1 here, the same by default; 0 takes a free one."`
 }
 
@@ -30,7 +30,7 @@ func (c *portCmd) Help() string {
 }
 
 func (c *portCmd) Run(ctx context.Context, p Process) error {
-	local, err := c.local()
+	port, local, err := c.ports()
 	if err != nil {
 		return err
 	}
@@ -38,7 +38,7 @@ func (c *portCmd) Run(ctx context.Context, p Process) error {
 	if err != nil {
 		return err
 	}
-	if c.Port == 0 {
+	if port == 0 {
 		return c.list(ctx, p, host, sb.ID)
 	}
 	ctx, stop := signal.NotifyContext(ctx, unix.SIGINT, unix.SIGTERM, unix.SIGHUP)
@@ -46,26 +46,37 @@ func (c *portCmd) Run(ctx context.Context, p Process) error {
 	l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(int(local))))
 	if err != nil {
 		return sandboxd.Errorf(sandboxd.ClassUnavailable, "cannot listen here: %v", err).
-			WithHint("choose another port, as: sandboxd port %s %d 0", c.Sandbox, c.Port)
+			WithHint("choose another port, as: sandboxd port %s %d 0", c.Sandbox, port)
 	}
-	if _, err := fmt.Fprintf(p.Stdout, "%s is port %d of %s\n", l.Addr(), c.Port, sb.Key); err != nil {
+	if _, err := fmt.Fprintf(p.Stdout, "%s is port %d of %s\n", l.Addr(), port, sb.Key); err != nil {
 		l.Close()
 		return err
 	}
-	f := forward{host: host, sandbox: sb.ID, port: c.Port, open: map[net.Conn]bool{}, stderr: p.Stderr}
+	f := forward{host: host, sandbox: sb.ID, port: port, open: map[net.Conn]bool{}, stderr: p.Stderr}
 	return f.serve(ctx, l)
 }
 
-// local is the port to listen on.
-func (c *portCmd) local() (uint16, error) {
+// ports are the port inside, 0 for the list, and the one to listen on.
+func (c *portCmd) ports() (inside, local uint16, err error) {
+	if c.Port == "" {
+		return 0, 0, nil
+	}
+	const example = "as: sandboxd port SANDBOX 8000 0"
+	if c.JSON {
+		return 0, 0, usageError{"--json goes with the list of ports", example}
+	}
+	n, err := strconv.ParseUint(c.Port, 10, 16)
+	if err != nil || n == 0 {
+		return 0, 0, usageError{shown(c.Port) + " is no port", example}
+	}
 	if c.Local == "" {
-		return c.Port, nil
+		return uint16(n), uint16(n), nil
 	}
-	n, err := strconv.ParseUint(c.Local, 10, 16)
+	l, err := strconv.ParseUint(c.Local, 10, 16)
 	if err != nil {
-		return 0, usageError{shown(c.Local) + " is no port", "0 to 65535, as: sandboxd port SANDBOX 8000 0"}
+		return 0, 0, usageError{shown(c.Local) + " is no port", example}
 	}
-	return uint16(n), nil
+	return uint16(n), uint16(l), nil
 }
 
 func (c *portCmd) list(ctx context.Context, p Process, host *client.Client, id string) error {
