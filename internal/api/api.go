@@ -48,13 +48,12 @@ type pace struct {
 	heartbeat    time.Duration // blank line on an idle stream
 	partial      time.Duration // how long half a character waits for its rest
 	ping         time.Duration // of an idle socket
-	halfIdle     time.Duration // of a port's connection that one side has ended
 	stopGrace    time.Duration // for a command whose exec was abandoned
 }
 
 func defaultPace() pace {
 	return pace{bodyIdle: 30 * time.Second, strangerBody: time.Second, writeStall: 60 * time.Second, heartbeat: 15 * time.Second,
-		partial: 50 * time.Millisecond, ping: 20 * time.Second, halfIdle: 10 * time.Minute, stopGrace: 2 * time.Second}
+		partial: 50 * time.Millisecond, ping: 20 * time.Second, stopGrace: 2 * time.Second}
 }
 
 // kind tells the two listeners apart.

@@ -11,6 +11,7 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/coder/websocket"
@@ -73,7 +74,7 @@ func (f *face) connect(w http.ResponseWriter, r *http.Request, _ url.Values) err
 		_ = inside.Reset() // one that is closed already is what is wanted
 		_ = outside.Reset()
 	})()
-	relay.Join(outside, inside, relay.Options{HalfIdle: f.pace.halfIdle})
+	relay.Join(outside, inside)
 	return nil
 }
 
@@ -92,7 +93,7 @@ func upgradeTCP(w http.ResponseWriter, _ *http.Request) (peer, error) {
 	if err != nil {
 		return nil, err
 	}
-	half, ok := conn.(relay.Conn)
+	tcp, ok := conn.(*net.TCPConn)
 	if !ok {
 		conn.Close()
 		return nil, errors.New("the listener's connections have no half close")
@@ -103,12 +104,12 @@ func upgradeTCP(w http.ResponseWriter, _ *http.Request) (peer, error) {
 		conn.Close()
 		return nil, err
 	}
-	return &hijacked{Conn: half, early: bytes.NewReader(bytes.Clone(early))}, nil
+	return &hijacked{TCPConn: tcp, early: bytes.NewReader(bytes.Clone(early))}, nil
 }
 
 // hijacked is the caller's connection.
 type hijacked struct {
-	relay.Conn
+	*net.TCPConn
 	early *bytes.Reader
 }
 
@@ -116,16 +117,14 @@ func (h *hijacked) Read(p []byte) (int, error) {
 	if h.early.Len() > 0 {
 		return h.early.Read(p)
 	}
-	return h.Conn.Read(p)
+	return h.TCPConn.Read(p)
 }
 
 // Reset closes with a reset instead of an end.
-func (h *hijacked) Reset() error {
-	if tcp, ok := h.Conn.(*net.TCPConn); ok {
-		_ = tcp.SetLinger(0) // fails only when it is closed already
-	}
-	return h.Close()
-}
+func (h *hijacked) Reset() error { return relay.ResetTCP(h.TCPConn) }
+
+// Broken is relay's.
+func (h *hijacked) Broken() bool { return relay.BrokenTCP(h.TCPConn) }
 
 // upgradeWebSocket answers 101 as WebSocket has it.
 func (f *face) upgradeWebSocket(w http.ResponseWriter, r *http.Request) (peer, error) {
@@ -145,7 +144,8 @@ type socket struct {
 	conn   *websocket.Conn
 	ctx    context.Context // ends with it
 	cancel context.CancelFunc
-	done   chan struct{} // closed when the client has closed it
+	once   sync.Once
+	done   chan struct{} // closed when the client has closed it, or is gone
 	frame  io.Reader     // the rest of a frame that is being read
 	ended  bool          // the client sends no more
 }
@@ -174,7 +174,7 @@ func (s *socket) Read(p []byte) (int, error) {
 		switch {
 		case websocket.CloseStatus(err) == websocket.StatusNormalClosure:
 			s.ended = true
-			close(s.done)
+			s.over()
 			continue
 		case err != nil:
 			return 0, err
@@ -195,10 +195,12 @@ func (s *socket) Read(p []byte) (int, error) {
 
 // awaitClose reads on, so that pings are answered and the closing is seen.
 func (s *socket) awaitClose() {
-	defer close(s.done)
+	defer s.over()
 	// A frame that comes after the end counts as closing too.
 	_, _, _ = s.conn.Reader(s.ctx)
 }
+
+func (s *socket) over() { s.once.Do(func() { close(s.done) }) }
 
 // Done is relay's.
 func (s *socket) Done() <-chan struct{} { return s.done }
@@ -226,7 +228,9 @@ func (s *socket) close(status websocket.StatusCode, why string) error {
 	return s.conn.Close(status, why)
 }
 
-// ping keeps what lies between from closing an idle socket.
+// ping keeps what lies between from closing an idle socket, and finds that the
+// client is gone when nothing else would. A pong that does not come says nothing: it
+// waits behind data that the program does not take.
 func (s *socket) ping(every time.Duration) {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
@@ -235,7 +239,11 @@ func (s *socket) ping(every time.Duration) {
 		case <-s.ctx.Done():
 			return
 		case <-tick.C:
-			if s.conn.Ping(s.ctx) != nil {
+			ctx, cancel := context.WithTimeout(s.ctx, every)
+			err := s.conn.Ping(ctx)
+			cancel()
+			if err != nil && !errors.Is(err, context.DeadlineExceeded) {
+				s.over()
 				return
 			}
 		}

@@ -210,7 +210,7 @@ func TestConnectAsWebSocket(t *testing.T) {
 }
 
 func TestConnectBreaks(t *testing.T) {
-	r := newRig(t, controlListener, func(_ *Config, p *pace) { p.halfIdle = 50 * time.Millisecond })
+	r := newRig(t, controlListener, nil)
 	programs := r.listening()
 	conn, in, _ := r.upgraded("")
 	inside := <-programs

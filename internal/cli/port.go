@@ -145,7 +145,7 @@ func (f *forward) carry(ctx context.Context, conn *net.TCPConn) {
 		_ = conn.SetLinger(0) // refused, as the port itself would
 		return
 	}
-	relay.Join(conn, inside, relay.Options{})
+	relay.Join(conn, inside)
 }
 
 func (f *forward) add(conn net.Conn) bool {

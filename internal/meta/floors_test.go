@@ -108,7 +108,7 @@ var outside = map[string][]string{
 	".":                      nil,
 	"client":                 {"github.com/coder/websocket"},
 	"cmd/init":               {"golang.org/x/sys/unix"},
-	"internal/relay":         nil,
+	"internal/relay":         {"golang.org/x/sys/unix"},
 	"internal/guest/wire":    {"golang.org/x/sys/unix"},
 	"internal/guest/inside":  {"golang.org/x/sys/unix"},
 	"internal/isolate/setup": {"golang.org/x/sys/unix"},

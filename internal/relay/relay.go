@@ -11,34 +11,38 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // Conn is a connection of which one direction can end before the other.
 //
-// Two optional methods say more. Reset() error closes it so that the far side does
-// not take what it has for the whole; a TCP connection does it by its linger
-// option. Done() <-chan struct{} says that the far side gave up as a whole, which
-// after a half close no read can tell.
+// Optional methods say more; a *net.TCPConn needs none. Reset() error closes it so
+// that the far side does not take what it has for the whole. Done() <-chan struct{}
+// says that the far side gave up as a whole, which after a half close no read can
+// tell. Broken() bool says that it broke, for when nothing reads or writes it.
 type Conn interface {
 	io.ReadWriteCloser
 	CloseWrite() error
 }
 
-// Options of Join.
-type Options struct {
-	// HalfIdle bounds how long a connection of which one direction has ended may
-	// carry nothing in the other; 0 means no bound. A peer that ended one and is
-	// gone looks like one that waits.
-	HalfIdle time.Duration
-}
+const (
+	// linger bounds how long the last bytes of a source that gave up may wait for
+	// the other side to take them.
+	linger = 5 * time.Second
+	// look is how often a connection is asked whether it broke.
+	look = 15 * time.Second
+)
 
 // Join carries bytes between a and b until both directions have ended, and closes
 // both. To end it earlier, close them.
-func Join(a, b Conn, opts Options) {
+func Join(a, b Conn) { join(a, b, look) }
+
+func join(a, b Conn, look time.Duration) {
 	endA, endB := make(chan struct{}), make(chan struct{})
 	var other sync.WaitGroup
-	other.Go(func() { direction{src: b, dst: a, end: endB, back: endA, bound: opts.HalfIdle}.run() })
-	direction{src: a, dst: b, end: endA, back: endB, bound: opts.HalfIdle}.run()
+	other.Go(func() { (&direction{src: b, dst: a, end: endB, back: endA, look: look}).run() })
+	(&direction{src: a, dst: b, end: endA, back: endB, look: look}).run()
 	other.Wait()
 	a.Close()
 	b.Close()
@@ -48,15 +52,17 @@ func Join(a, b Conn, opts Options) {
 type direction struct {
 	src, dst  Conn
 	end, back chan struct{} // closed at the end of this half and of the other
-	bound     time.Duration
+	look      time.Duration
+
+	carried atomic.Int64
+	refused bool // dst does not take more; for the goroutine of run
 }
 
-func (d direction) run() {
-	w := &watched{Writer: d.dst}
-	go d.watch(w)
-	_, err := io.Copy(w, struct{ io.Reader }{d.src})
+func (d *direction) run() {
+	go d.watch()
+	_, err := io.Copy(d, struct{ io.Reader }{d.src})
 	switch {
-	case w.err != nil:
+	case d.refused:
 		// Who does not take this may still have something to say; that it is gone
 		// ends the other half.
 	case err != nil:
@@ -72,80 +78,56 @@ func (d direction) run() {
 	}
 }
 
-// linger bounds how long the last bytes of a source that is gone may wait for dst to
-// take them.
-const linger = 5 * time.Second
+// Write implements io.Writer for the copy of run.
+func (d *direction) Write(p []byte) (int, error) {
+	n, err := d.dst.Write(p)
+	d.carried.Add(int64(n))
+	d.refused = err != nil
+	return n, err
+}
 
-// watch gives up when nothing moves in this half and either its source is gone or,
-// where that is bounded, the other half has ended.
-func (d direction) watch(w *watched) {
-	back, left := d.back, gone(d.src)
-	if d.bound <= 0 {
-		back = nil
-	}
-	var tick *time.Ticker
-	var over <-chan time.Time
-	patience := func(bound time.Duration) {
-		if tick == nil {
-			tick = time.NewTicker(bound)
-			over = tick.C
-			return
-		}
-		tick.Reset(bound)
-	}
-	defer func() {
-		if tick != nil {
-			tick.Stop()
-		}
-	}()
-	seen := int64(-1)
+// watch sees what a copy that waits does not see, until the copy has ended: an end
+// that broke, and a source that gave up before an end that takes nothing.
+func (d *direction) watch() {
+	tick := time.NewTicker(d.look)
+	defer tick.Stop()
+	left, was := gone(d.src), int64(-1)
 	for {
 		select {
 		case <-d.end:
 			return
 		case <-left:
-			left, back = nil, nil
-			patience(linger)
-		case <-back:
-			back = nil
-			patience(d.bound)
-		case <-over:
-			now := w.bytes.Load()
-			if now == seen {
+			left, was = nil, d.carried.Load()
+			tick.Reset(linger)
+		case <-tick.C:
+			now := d.carried.Load()
+			if broken(d.src) || broken(d.dst) || now == was {
 				reset(d.dst)
 				reset(d.src)
 				return
 			}
-			seen = now
+			if was >= 0 {
+				was = now
+			}
 		}
 	}
 }
 
-// watched counts what was written and keeps why it stopped.
-type watched struct {
-	io.Writer
-	bytes atomic.Int64
-	err   error // for the goroutine that writes
-}
-
-func (w *watched) Write(p []byte) (int, error) {
-	n, err := w.Writer.Write(p)
-	w.bytes.Add(int64(n))
-	if err != nil {
-		w.err = err
-	}
-	return n, err
-}
-
 func reset(c Conn) {
-	if r, ok := c.(interface{ Reset() error }); ok {
-		_ = r.Reset() // there is nothing left to do about it
-		return
+	switch c := c.(type) {
+	case interface{ Reset() error }:
+		_ = c.Reset() // there is nothing left to do about it
+	case *net.TCPConn:
+		_ = ResetTCP(c)
+	default:
+		c.Close()
 	}
-	if tcp, ok := c.(*net.TCPConn); ok {
-		_ = tcp.SetLinger(0) // fails only when it is closed already
-	}
-	c.Close()
+}
+
+// ResetTCP closes a TCP connection by a reset.
+func ResetTCP(c *net.TCPConn) error {
+	_ = c.SetLinger(0) // fails only when it is closed already
+	return c.Close()
 }
 
 func gone(c Conn) <-chan struct{} {
@@ -153,4 +135,30 @@ func gone(c Conn) <-chan struct{} {
 		return d.Done()
 	}
 	return nil
+}
+
+func broken(c Conn) bool {
+	switch c := c.(type) {
+	case interface{ Broken() bool }:
+		return c.Broken()
+	case *net.TCPConn:
+		return BrokenTCP(c)
+	}
+	return false
+}
+
+// BrokenTCP says whether a connection has an error that no read or write has met
+// yet: the peer reset it, or answers no more.
+func BrokenTCP(c *net.TCPConn) bool {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return false
+	}
+	failed := false
+	err = raw.Control(func(fd uintptr) {
+		set := []unix.PollFd{{Fd: int32(fd)}} // an error is told without being asked for
+		n, perr := unix.Poll(set, 0)
+		failed = perr == nil && n > 0 && set[0].Revents&unix.POLLERR != 0
+	})
+	return err == nil && failed
 }

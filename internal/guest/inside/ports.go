@@ -50,7 +50,7 @@ func (l *link) forward(st *wire.Stream, port uint16) {
 		st.Close()
 		return
 	}
-	relay.Join(st, half, relay.Options{})
+	relay.Join(st, half)
 }
 
 // errOwn is a dial of a port that is not the sandbox's.
