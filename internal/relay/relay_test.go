@@ -170,7 +170,11 @@ func TestBrokenWhileNothingMoves(t *testing.T) {
 			if _, err := io.Copy(io.Discard, program); !errors.Is(err, syscall.ECONNRESET) && (err != nil || name != "half closed") {
 				t.Fatalf("the program reads %v", err)
 			}
-			if _, err := program.Write([]byte("x")); !errors.Is(err, syscall.EPIPE) && !errors.Is(err, syscall.ECONNRESET) {
+			var err error
+			for err == nil { // until the reset is there
+				_, err = program.Write([]byte("x"))
+			}
+			if !errors.Is(err, syscall.EPIPE) && !errors.Is(err, syscall.ECONNRESET) {
 				t.Fatalf("the program's write: %v", err)
 			}
 		})

@@ -103,6 +103,7 @@ func TestPortsReachTheirSandboxOnly(t *testing.T) {
 // Ports that do not accept, connections that are not read and a thousand listeners
 // cost the sandbox that has them, and nobody else.
 func TestPortAttacksStayAtHome(t *testing.T) {
+	long(t)
 	s := serve(t)
 	evil, quiet := s.open(sandboxd.OpenRequest{Key: "evil"}), s.open(sandboxd.OpenRequest{Key: "quiet"})
 	quiet.serves(8000, "quiet")

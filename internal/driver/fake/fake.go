@@ -224,10 +224,10 @@ func (w *World) config() Config {
 func (d *Driver) Start(ctx context.Context, spec sandboxd.EnvironmentSpec) (sandboxd.Handle, error) {
 	w := d.world
 	cfg := w.config()
-	network := builtin.NewNetwork()
+	loopback := builtin.NewLoopback()
 	env := &environment{
 		spec: spec, serial: sandboxd.NewID(), gone: make(chan struct{}),
-		server: inside.New(builtin.Spawner{Net: network}, inside.Options{Nonce: spec.Nonce, Dial: network.Dial, Ports: network.Ports}),
+		server: inside.New(builtin.Spawner{Loopback: loopback}, inside.Options{Nonce: spec.Nonce, Dial: loopback.Dial, Ports: loopback.Ports}),
 	}
 	w.mu.Lock()
 	if old := w.envs[spec.ID]; old != nil && !old.over() {

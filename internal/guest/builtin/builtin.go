@@ -3,7 +3,7 @@
 //
 // It is not a shell and not an isolation: nothing here starts a host process or
 // touches a file. Programs: echo, cat, sleep, exit, true, false, flood BYTES,
-// stderr TEXT, env, pwd, listen (see Network), and /bin/sh -c with these separated
+// stderr TEXT, env, pwd, listen (see Loopback), and /bin/sh -c with these separated
 // by ';'.
 package builtin
 
@@ -25,7 +25,7 @@ import (
 // Spawner implements inside.Spawner. The zero value works and is safe for
 // concurrent use.
 type Spawner struct {
-	Net *Network // where listen listens; without one it fails
+	Loopback *Loopback // the network of its programs; nil for none
 }
 
 var _ inside.Spawner = Spawner{}
@@ -40,7 +40,7 @@ func (s Spawner) Spawn(spec wire.Start, groups []int) (inside.Process, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &process{spec: spec, net: s.Net, done: make(chan struct{}), killed: make(chan struct{})}
+	p := &process{spec: spec, loopback: s.Loopback, done: make(chan struct{}), killed: make(chan struct{})}
 	p.outR, p.outW = io.Pipe()
 	p.errR, p.errW = io.Pipe()
 	if spec.TTY {
@@ -73,7 +73,7 @@ func parse(argv []string) ([][]string, error) {
 // process is one run of built-in programs.
 type process struct {
 	spec       wire.Start
-	net        *Network
+	loopback   *Loopback
 	inR        *io.PipeReader
 	inW        *io.PipeWriter
 	outR, errR *io.PipeReader

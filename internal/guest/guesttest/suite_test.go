@@ -15,8 +15,8 @@ import (
 )
 
 func system(t *testing.T, pair func() (host, guest io.ReadWriteCloser, err error)) guesttest.System {
-	network := builtin.NewNetwork()
-	server := inside.New(builtin.Spawner{Net: network}, inside.Options{Nonce: "secret", Dial: network.Dial, Ports: network.Ports})
+	loopback := builtin.NewLoopback()
+	server := inside.New(builtin.Spawner{Loopback: loopback}, inside.Options{Nonce: "secret", Dial: loopback.Dial, Ports: loopback.Ports})
 	t.Cleanup(func() { server.Close() })
 	return guesttest.System{
 		Nonce: "secret", Cwd: "/",

@@ -13,7 +13,7 @@ import (
 	"sandboxd/internal/guest/wire"
 )
 
-// Network is the loopback of one environment: ports of its own, behind which are
+// Loopback is the network of one environment: ports of its own, behind which are
 // real sockets of this machine on ports that the kernel chose. Only `listen` puts
 // something there:
 //
@@ -23,7 +23,7 @@ import (
 // echo sends back what comes, greet sends "hello", ends its side and prints how
 // many bytes came and how they ended, flood sends without end, deaf reads nothing,
 // cut sends "part", waits for a byte and resets.
-type Network struct {
+type Loopback struct {
 	mu        sync.Mutex
 	listeners map[netip.AddrPort]*listener
 }
@@ -33,11 +33,11 @@ type listener struct {
 	command string
 }
 
-// NewNetwork makes one on which nothing listens.
-func NewNetwork() *Network { return &Network{listeners: map[netip.AddrPort]*listener{}} }
+// NewLoopback makes one on which nothing listens.
+func NewLoopback() *Loopback { return &Loopback{listeners: map[netip.AddrPort]*listener{}} }
 
 // Dial is inside.Options.Dial: 127.0.0.1, then ::1.
-func (n *Network) Dial(ctx context.Context, port uint16) (net.Conn, error) {
+func (n *Loopback) Dial(ctx context.Context, port uint16) (net.Conn, error) {
 	for _, address := range []string{"127.0.0.1", "0.0.0.0", "::1", "::"} {
 		n.mu.Lock()
 		l := n.listeners[netip.AddrPortFrom(netip.MustParseAddr(address), port)]
@@ -51,7 +51,7 @@ func (n *Network) Dial(ctx context.Context, port uint16) (net.Conn, error) {
 }
 
 // Ports is inside.Options.Ports.
-func (n *Network) Ports() wire.PortList {
+func (n *Loopback) Ports() wire.PortList {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	list := wire.PortList{Ports: []wire.Port{}}
@@ -62,7 +62,7 @@ func (n *Network) Ports() wire.PortList {
 	return list
 }
 
-func (n *Network) listen(addr netip.AddrPort, command string) (*listener, error) {
+func (n *Loopback) listen(addr netip.AddrPort, command string) (*listener, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.listeners[addr] != nil {
@@ -77,14 +77,14 @@ func (n *Network) listen(addr netip.AddrPort, command string) (*listener, error)
 	return l, nil
 }
 
-func (n *Network) remove(addr netip.AddrPort) {
+func (n *Loopback) remove(addr netip.AddrPort) {
 	n.mu.Lock()
 	delete(n.listeners, addr)
 	n.mu.Unlock()
 }
 
 func listen(p *process, args []string) int {
-	if len(args) < 2 || p.net == nil {
+	if len(args) < 2 || p.loopback == nil {
 		return p.usage("listen: on which port, how, and is there a network?")
 	}
 	port, err := strconv.ParseUint(args[0], 10, 16)
@@ -97,7 +97,7 @@ func listen(p *process, args []string) int {
 		return p.usage("listen: not a port, mode or address")
 	}
 	addr := netip.AddrPortFrom(address, uint16(port))
-	l, err := p.net.listen(addr, p.spec.ID)
+	l, err := p.loopback.listen(addr, p.spec.ID)
 	if err != nil {
 		return p.usage("listen: " + err.Error())
 	}
@@ -105,7 +105,7 @@ func listen(p *process, args []string) int {
 	var conns conns
 	go func() {
 		<-p.killed
-		p.net.remove(addr)
+		p.loopback.remove(addr)
 		l.Close()
 		conns.close()
 	}()
