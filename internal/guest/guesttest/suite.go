@@ -28,7 +28,7 @@ type System struct {
 	Connect func() (io.ReadWriteCloser, error)
 	// Argv maps a program of the suite to what runs it there; nil leaves it as it
 	// is. Programs: echo TEXT, stderr TEXT, cat, sleep SECONDS, exit CODE, flood
-	// BYTES, which writes any bytes to stdout, and listen (see builtin.Network).
+	// BYTES, which writes any bytes to stdout, and listen (see builtin.Loopback).
 	Argv func(program string, args ...string) []string
 	// Cwd and Env of every command.
 	Cwd string
