@@ -1,6 +1,9 @@
 package sandboxd
 
-import "context"
+import (
+	"context"
+	"time"
+)
 
 // SandboxRecord is what a host keeps of one id. Key, ID, UID and CreatedAt never
 // change.
@@ -16,6 +19,15 @@ type SandboxRecord struct {
 type CommandRecord struct {
 	Command
 	Spec CommandSpec
+	// StartedBoot is StartedAt by the clock that nobody sets: what counts from there.
+	StartedBoot BootTime
+}
+
+// BootTime is a time as so long after a boot of the machine, time asleep included;
+// kept in microseconds. The zero value is of no boot.
+type BootTime struct {
+	ID    string
+	Since time.Duration
 }
 
 // HostStore is what a host knows durably: the authority for "one key, one

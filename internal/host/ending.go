@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sandboxd"
+	"sandboxd/internal/clock"
 	"sandboxd/internal/guest/wire"
 )
 
@@ -46,7 +47,7 @@ func (c *command) lose(env sandboxd.Ending) {
 func (c *command) finish(ending sandboxd.Ending) {
 	c.once.Do(func() {
 		h, id := c.env.b.h, c.env.b.id
-		ending.WallS = sandboxd.InSeconds(time.Since(c.started))
+		ending.WallS = sandboxd.InSeconds(clock.Elapsed(c.began, h.clock()))
 		ending.Truncated = c.journal.Dropped()
 		if err := c.journal.Finish(ending); err != nil {
 			h.log.Error("ending not in the journal", "sandbox", id, "command", c.id, "err", err)

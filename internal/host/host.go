@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"sandboxd"
+	"sandboxd/internal/clock"
 	"sandboxd/internal/workspace"
 )
 
@@ -37,7 +38,9 @@ type Config struct {
 	// OrphanGrace is how long an environment that no record explains is left alone
 	// after start. 0 means 30 s.
 	OrphanGrace time.Duration
-	Log         *slog.Logger
+	// Clock tells the moments that are kept. nil means this machine's.
+	Clock clock.Clock
+	Log   *slog.Logger
 }
 
 // DefaultMaxSandboxes is the ceiling of a host that is not told another.
@@ -50,7 +53,9 @@ type Host struct {
 	root    *workspace.Root
 	drivers map[string]sandboxd.Driver
 	log     *slog.Logger
+	clock   clock.Clock
 	began   time.Time
+	late    sync.Mutex // held to end what is overdue for longer than clock.Leap
 
 	ctx    context.Context // ends with Close; work already begun runs on it
 	cancel context.CancelFunc
@@ -78,6 +83,9 @@ func New(ctx context.Context, cfg Config) (*Host, error) {
 	if cfg.OrphanGrace == 0 {
 		cfg.OrphanGrace = 30 * time.Second
 	}
+	if cfg.Clock == nil {
+		cfg.Clock = clock.Machine
+	}
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
@@ -89,7 +97,7 @@ func New(ctx context.Context, cfg Config) (*Host, error) {
 		return nil, err
 	}
 	h := &Host{
-		cfg: cfg, store: cfg.Store, root: root, log: cfg.Log, began: time.Now(),
+		cfg: cfg, store: cfg.Store, root: root, log: cfg.Log, clock: cfg.Clock, began: time.Now(),
 		drivers: map[string]sandboxd.Driver{},
 		boxes:   map[string]*box{}, places: map[string]bool{},
 	}
@@ -137,6 +145,9 @@ func (h *Host) StopAll(ctx context.Context) error {
 	wg.Wait()
 	return errors.Join(errs...)
 }
+
+// uptime is the time since the host began, in nanoseconds that nobody can set.
+func (h *Host) uptime() int64 { return int64(time.Since(h.began)) }
 
 // spawn runs fn as work that Close waits for.
 func (h *Host) spawn(fn func()) { h.work.Go(fn) }

@@ -108,11 +108,7 @@ func (h *Host) adopt(ctx context.Context, b *box, rec sandboxd.SandboxRecord) er
 	}
 	h.spawn(env.keepAttached)
 	for _, c := range env.commandList() {
-		var deadline time.Time
-		if t := c.spec.Timeout(); t > 0 {
-			deadline = c.started.Add(t)
-		}
-		c.arm(deadline)
+		c.arm()
 	}
 	h.log.Info("adopted", "sandbox", rec.ID, "key", rec.Key, "generation", rec.Generation, "commands", len(env.commandList()))
 	return nil
