@@ -56,9 +56,9 @@ type HostStore interface {
 	CreateCommand(ctx context.Context, rec CommandRecord) (CommandRecord, bool, error)
 	GetCommand(ctx context.Context, sandbox, command string) (CommandRecord, error)
 	ListCommands(ctx context.Context, sandbox string) ([]CommandRecord, error)
-	// EndCommand stores the ending and the final offset; the first one wins and
-	// later calls change nothing.
-	EndCommand(ctx context.Context, sandbox, command string, offset int64, ending Ending) (CommandRecord, error)
+	// EndCommand stores the ending and the final offset. The first one stands: for
+	// a later one kept is false and nothing changes. ClassNotFound.
+	EndCommand(ctx context.Context, sandbox, command string, offset int64, ending Ending) (kept bool, err error)
 	// DeleteCommands forgets a sandbox's commands.
 	DeleteCommands(ctx context.Context, sandbox string) error
 	Close() error

@@ -11,7 +11,6 @@ import (
 	"net"
 	"os"
 	"os/signal"
-	"syscall"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -65,11 +64,6 @@ func serve() error {
 	if err := endure(); err != nil {
 		return err
 	}
-	// Of its own and of one place: pending ones coalesce, and a flood of other
-	// signals pushes none out.
-	ended := make(chan os.Signal, 1)
-	signal.Notify(ended, syscall.SIGCHLD)
-
 	in := os.NewFile(setup.FDSpec, "spec")
 	body, err := io.ReadAll(in)
 	if err != nil {
@@ -88,11 +82,7 @@ func serve() error {
 		groups[i] = setup.FDGroups + i
 	}
 	spawner := spawn.New(groups, uint64(spec.OpenFiles))
-	go func() {
-		for range ended {
-			spawner.Reap()
-		}
-	}()
+	go spawner.Reap()
 
 	// listen and not the host's bind makes this process the peer that the host
 	// sees when it dials.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"runtime"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -53,20 +54,28 @@ func (c *command) finish(ending sandboxd.Ending) {
 			h.log.Error("ending not in the journal", "sandbox", id, "command", c.id, "err", err)
 		}
 		fpCommandFinished.Hit()
+		// Its followers first, on this very thread: waking another takes longer than
+		// all that they have to do.
+		runtime.Gosched()
 		// A caller's context must not decide whether an ending is kept.
-		rec, err := h.store.EndCommand(context.WithoutCancel(h.ctx), id, c.id, c.journal.Next(), ending)
+		ctx := context.WithoutCancel(h.ctx)
+		c.result.Ending, c.result.Offset = &ending, c.journal.Next()
+		kept, err := h.store.EndCommand(ctx, id, c.id, c.result.Offset, ending)
+		if err == nil && !kept {
+			var rec sandboxd.CommandRecord
+			if rec, err = h.store.GetCommand(ctx, id, c.id); err == nil {
+				c.result = rec.Command
+			}
+		}
 		if err != nil {
 			h.log.Error("ending not recorded", "sandbox", id, "command", c.id, "err", err)
-			rec.Command = c.result
-			rec.Ending, rec.Offset = &ending, c.journal.Next()
 		}
 		fpCommandEnded.Hit()
-		c.result = rec.Command
 		c.env.remove(c.id)
 		close(c.done)
 		if c.group {
 			groups := c.env.b.driver.(sandboxd.CommandGroups)
-			err := groups.RemoveGroup(context.WithoutCancel(h.ctx), id, c.id)
+			err := groups.RemoveGroup(ctx, id, c.id)
 			// Busy: it left processes behind; the group goes with the environment.
 			if err != nil && sandboxd.ClassOf(err) != sandboxd.ClassBusy && sandboxd.ClassOf(err) != sandboxd.ClassNotFound {
 				h.log.Warn("command group not removed", "sandbox", id, "command", c.id, "err", err)

@@ -90,18 +90,27 @@ func (s *sqliteStore) ListCommands(ctx context.Context, sandbox string) ([]sandb
 }
 
 // EndCommand implements sandboxd.HostStore.
-func (s *sqliteStore) EndCommand(ctx context.Context, sandbox, command string, offset int64, ending sandboxd.Ending) (sandboxd.CommandRecord, error) {
+func (s *sqliteStore) EndCommand(ctx context.Context, sandbox, command string, offset int64, ending sandboxd.Ending) (bool, error) {
 	text, err := encode(ending)
 	if err != nil {
-		return sandboxd.CommandRecord{}, err
+		return false, err
 	}
 	if ctx, err = begin(ctx); err != nil {
-		return sandboxd.CommandRecord{}, err
+		return false, err
 	}
-	if _, err := s.in.endCommand.ExecContext(ctx, sandbox, command, offset, text); err != nil {
-		return sandboxd.CommandRecord{}, failed(err)
+	result, err := s.in.endCommand.ExecContext(ctx, sandbox, command, offset, text)
+	if err != nil {
+		return false, failed(err)
 	}
-	return s.GetCommand(ctx, sandbox, command)
+	n, err := result.RowsAffected()
+	if err != nil {
+		return false, failed(err)
+	}
+	if n == 0 {
+		_, err := s.GetCommand(ctx, sandbox, command) // which says whether there is one
+		return false, err
+	}
+	return true, nil
 }
 
 // DeleteCommands implements sandboxd.HostStore.
