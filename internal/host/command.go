@@ -259,8 +259,14 @@ func (c *command) watchClocks(total, silence, orphan time.Duration) {
 	if total > 0 {
 		left := total - clock.Elapsed(c.began, h.clock())
 		if left < -clock.Leap {
-			h.late.Lock()
-			defer h.late.Unlock()
+			select {
+			case h.late <- struct{}{}:
+				defer func() { <-h.late }()
+			case <-c.done:
+				return
+			case <-c.env.ctx.Done():
+				return
+			}
 		}
 		t := time.NewTimer(left)
 		defer t.Stop()

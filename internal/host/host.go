@@ -55,13 +55,14 @@ type Host struct {
 	log     *slog.Logger
 	clock   clock.Clock
 	began   time.Time
-	late    sync.Mutex // held to end what is overdue for longer than clock.Leap
+	late    chan struct{} // holds one token while what is overdue by a clock.Leap is ended
 
 	ctx    context.Context // ends with Close; work already begun runs on it
 	cancel context.CancelFunc
 	work   sync.WaitGroup
 
 	naming keyLocks
+	former map[string]bool // ids that were there when the host began; set once
 
 	mu     sync.Mutex
 	boxes  map[string]*box
@@ -97,7 +98,7 @@ func New(ctx context.Context, cfg Config) (*Host, error) {
 		return nil, err
 	}
 	h := &Host{
-		cfg: cfg, store: cfg.Store, root: root, log: cfg.Log, clock: cfg.Clock, began: time.Now(),
+		cfg: cfg, store: cfg.Store, root: root, log: cfg.Log, clock: cfg.Clock, began: time.Now(), late: make(chan struct{}, 1),
 		drivers: map[string]sandboxd.Driver{},
 		boxes:   map[string]*box{}, places: map[string]bool{},
 	}
