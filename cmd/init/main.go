@@ -52,9 +52,17 @@ func endure() error {
 	// struct sigaction of the kernel: handler, flags, restorer, mask.
 	ignore := [4]uintptr{1}
 	for _, s := range deadly {
-		if _, _, e := unix.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(s), uintptr(unsafe.Pointer(&ignore)), 0, 8, 0, 0); e != 0 {
-			return e
+		if err := onSignal(s, &ignore); err != nil {
+			return err
 		}
+	}
+	// By default the kernel says nothing of a child: the spawner waits for it.
+	return onSignal(unix.SIGCHLD, &[4]uintptr{})
+}
+
+func onSignal(s unix.Signal, action *[4]uintptr) error {
+	if _, _, e := unix.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(s), uintptr(unsafe.Pointer(action)), 0, 8, 0, 0); e != 0 {
+		return e
 	}
 	return nil
 }
