@@ -65,12 +65,12 @@ func (d *Driver) GroupUsage(_ context.Context, id, command string) (sandboxd.Gro
 	}
 	var u sandboxd.GroupUsage
 	err = d.commandsOf(id).with(sub, func(c *group) error {
-		members, err := c.members()
+		processes, err := c.processes()
 		if err != nil {
 			return sandboxd.Errorf(sandboxd.ClassNotFound, "the command has no group")
 		}
 		u = sandboxd.GroupUsage{
-			Processes: len(members), CPU: c.cpu(), PeakBytes: c.peak(), OOMKills: c.oomKills(), PIDsRefused: c.pidsRefused(),
+			Processes: processes, CPU: c.cpu(), PeakBytes: c.peak(), OOMKills: c.oomKills(), PIDsRefused: c.pidsRefused(),
 		}
 		if u.OOMKills > 0 {
 			own, whole := c.memoryLimit(), d.groups.memoryLimit(filepath.Dir(sub))
@@ -98,8 +98,8 @@ func (d *Driver) RemoveGroup(ctx context.Context, id, command string) error {
 	kept := false
 	set := d.commandsOf(id)
 	err = set.with(sub, func(c *group) error {
-		members, err := c.members()
-		if err == nil && len(members) > 0 {
+		processes, err := c.processes()
+		if err == nil && processes > 0 {
 			return sandboxd.Errorf(sandboxd.ClassBusy, "processes of the command are running")
 		}
 		kept = err == nil && set.keep(c)

@@ -130,14 +130,18 @@ func (c *group) field(controller, file, name string) int64 {
 	return 0
 }
 
-// members lists the processes of this group alone. Opened anew each time: on version 1
-// a descriptor goes on telling what it told first.
-func (c *group) members() ([]int, error) {
-	text, err := readFile(c.g.dir("pids", c.sub) + "/cgroup.procs")
-	if err != nil {
-		return nil, err
+// processes counts those of this group alone. Nearly always there is none, which the
+// counter of threads says at a tenth of the price of a list.
+func (c *group) processes() (int, error) {
+	text, err := c.text("pids", "pids.current")
+	if err != nil || strings.TrimSpace(text) == "0" {
+		return 0, err
 	}
-	return pidsIn(text), nil
+	// Opened anew each time: on version 1 a descriptor goes on telling what it told first.
+	if text, err = readFile(c.g.dir("pids", c.sub) + "/cgroup.procs"); err != nil {
+		return 0, err
+	}
+	return len(pidsIn(text)), nil
 }
 
 func pidsIn(text string) []int {

@@ -10,6 +10,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"syscall"
@@ -52,6 +53,8 @@ func (s *Spawner) Reap() {
 		switch unix.Waitid(unix.P_ALL, 0, nil, unix.WEXITED|unix.WNOWAIT, nil) {
 		case nil:
 			s.collect()
+			// Who waited goes on with this thread; another would have to be woken.
+			runtime.Gosched()
 		case unix.ECHILD:
 			// Whatever is handed to process 1 comes from a child that it has.
 			<-s.born
