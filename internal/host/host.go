@@ -94,9 +94,8 @@ func New(ctx context.Context, cfg Config) (*Host, error) {
 	if err != nil {
 		return nil, fmt.Errorf("workspaces: %w", err)
 	}
-	if err := root.ProveOwners(cfg.UIDs.First, cfg.UIDs.Last); err != nil {
-		return nil, err
-	}
+	proven := make(chan error, 1)
+	go func() { proven <- root.ProveOwners(cfg.UIDs) }()
 	h := &Host{
 		cfg: cfg, store: cfg.Store, root: root, log: cfg.Log, clock: cfg.Clock, began: time.Now(), late: make(chan struct{}, 1),
 		drivers: map[string]sandboxd.Driver{},
@@ -106,7 +105,7 @@ func New(ctx context.Context, cfg Config) (*Host, error) {
 	for _, d := range cfg.Drivers {
 		h.drivers[d.Name()] = d
 	}
-	if err := h.reconcile(ctx); err != nil {
+	if err := errors.Join(h.reconcile(ctx), <-proven); err != nil {
 		h.Close()
 		return nil, err
 	}

@@ -427,7 +427,7 @@ func (s recordingStore) Update(ctx context.Context, id string, fn func(*sandboxd
 // testUIDs is a pool that works for whoever runs the tests.
 func testUIDs() sandboxd.UIDPool {
 	if os.Geteuid() == 0 {
-		return sandboxd.UIDPool{First: 200000, Last: 265535}
+		return sandboxd.UIDPool{First: 200000, Last: 200063}
 	}
 	return sandboxd.UIDPool{First: uint32(os.Geteuid()), Last: uint32(os.Geteuid())}
 }
