@@ -33,7 +33,8 @@ type Config struct {
 	Drivers []sandboxd.Driver
 	// UIDs are given to workspaces, one each.
 	UIDs sandboxd.UIDPool
-	// MaxSandboxes bounds the sandboxes that have an environment. 0 means 20.
+	// MaxSandboxes bounds the sandboxes that have an environment. 0 means
+	// sandboxd.DefaultMaxSandboxes.
 	MaxSandboxes int
 	// OrphanGrace is how long an environment that no record explains is left alone
 	// after start. 0 means 30 s.
@@ -42,9 +43,6 @@ type Config struct {
 	Clock clock.Clock
 	Log   *slog.Logger
 }
-
-// DefaultMaxSandboxes is the ceiling of a host that is not told another.
-const DefaultMaxSandboxes = 20
 
 // Host implements sandboxd.Host. Methods are safe for concurrent use.
 type Host struct {
@@ -79,7 +77,7 @@ func New(ctx context.Context, cfg Config) (*Host, error) {
 		return nil, sandboxd.Errorf(sandboxd.ClassUnavailable, "no driver works here")
 	}
 	if cfg.MaxSandboxes == 0 {
-		cfg.MaxSandboxes = DefaultMaxSandboxes
+		cfg.MaxSandboxes = sandboxd.DefaultMaxSandboxes
 	}
 	if cfg.OrphanGrace == 0 {
 		cfg.OrphanGrace = 30 * time.Second
