@@ -41,8 +41,9 @@ type command struct {
 	spec    sandboxd.CommandSpec
 	began   clock.Moment
 	journal *journal.Journal
-	group   bool // has a cgroup of its own
-	adopted bool // started by a former process
+	group   bool        // has a cgroup of its own
+	adopted bool        // started by a former process
+	over    atomic.Bool // its init said so when the link began; the ending follows
 
 	lastOutput atomic.Int64 // nanoseconds of Host.uptime
 	followers  atomic.Int64
@@ -282,18 +283,18 @@ func (c *command) watchClocks(total, silence, orphan time.Duration) {
 		case <-c.env.ctx.Done():
 			return
 		case <-over:
-			c.end(sandboxd.CauseTimeout, killGrace)
+			c.cut(sandboxd.CauseTimeout, killGrace)
 			return
 		case <-quiet.fired():
 			if quiet.over(h.uptime() - c.lastOutput.Load()) {
-				c.end(sandboxd.CauseNoOutput, killGrace)
+				c.cut(sandboxd.CauseNoOutput, killGrace)
 				return
 			}
 		case <-unseen.fired():
 			if c.followers.Load() > 0 {
 				unseen.again(orphan)
 			} else if unseen.over(h.uptime() - c.left.Load()) {
-				c.end(sandboxd.CauseOrphaned, killGrace)
+				c.cut(sandboxd.CauseOrphaned, killGrace)
 				return
 			}
 		}
@@ -377,6 +378,21 @@ func (c *command) intended() sandboxd.Cause {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.cause
+}
+
+// knowTime is how long a command may keep running for want of a link, by which alone
+// it is known whether it does.
+const knowTime = 3 * time.Second
+
+// cut ends a command that runs. One that ended by itself while no host was looking,
+// before its time or before a caller asked, is told as that.
+func (c *command) cut(cause sandboxd.Cause, grace time.Duration) {
+	ctx, cancel := context.WithTimeout(c.env.ctx, knowTime)
+	defer cancel()
+	if _, err := c.env.connected(ctx); err == nil && c.over.Load() {
+		return
+	}
+	c.end(cause, grace)
 }
 
 // end ends the whole tree for a cause: SIGTERM to the leader's group, after the

@@ -59,6 +59,11 @@ func (e *environment) attach(ctx context.Context) error {
 		conn.Close()
 		return err
 	}
+	for _, state := range link.Commands() {
+		if c := e.command(state.ID); c != nil && state.Ended {
+			c.over.Store(true) // before anybody can end it by this link
+		}
+	}
 	e.mu.Lock()
 	e.link = link
 	up := e.up

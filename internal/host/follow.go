@@ -241,7 +241,7 @@ func (h *Host) StopCommand(ctx context.Context, id, cmd string, grace sandboxd.S
 		return rec.Command, b.stopRest(ctx, rec)
 	}
 	// Its own work: a caller that leaves during the grace must not spare the tree.
-	h.spawn(func() { c.end(sandboxd.CauseStopped, grace.Duration()) })
+	h.spawn(func() { c.cut(sandboxd.CauseStopped, grace.Duration()) })
 	select {
 	case <-c.done:
 		return c.result, nil
