@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -59,14 +60,23 @@ func groupsBelow(name string) (found []string) {
 	return found
 }
 
-// Processes finds the processes of a sandbox from outside.
+// Processes finds the processes of a sandbox from outside, the eldest, which is its
+// init, first as long as numbers do not begin anew.
 func Processes(id string) (pids []int) {
 	for pid, group := range processes() {
 		if strings.Contains(group, id) {
 			pids = append(pids, pid)
 		}
 	}
+	slices.Sort(pids)
 	return pids
+}
+
+// CommandLine is that of a process, with spaces between its words; "" when it has
+// ended.
+func CommandLine(pid int) string {
+	raw, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+	return strings.ReplaceAll(strings.TrimRight(string(raw), "\x00"), "\x00", " ")
 }
 
 // processes answers the control groups of every process.
