@@ -83,7 +83,7 @@ func (h *Host) StartCommand(ctx context.Context, id string, spec sandboxd.Comman
 		}
 		if named {
 			if old, err := h.store.GetCommand(ctx, id, spec.ID); err == nil {
-				return h.sameCommand(b, old, spec)
+				return h.sameCommand(ctx, b, old, spec)
 			}
 		}
 		if env, err = b.ready(ctx, rec); err != nil {
@@ -103,7 +103,7 @@ func (h *Host) StartCommand(ctx context.Context, id string, spec sandboxd.Comman
 }
 
 // sameCommand answers a repeated start of an id.
-func (h *Host) sameCommand(b *box, old sandboxd.CommandRecord, spec sandboxd.CommandSpec) (sandboxd.Command, bool, error) {
+func (h *Host) sameCommand(ctx context.Context, b *box, old sandboxd.CommandRecord, spec sandboxd.CommandSpec) (sandboxd.Command, bool, error) {
 	// Compared as they are stored, where nil and empty are the same.
 	was, err := json.Marshal(old.Spec)
 	if err != nil {
@@ -116,7 +116,7 @@ func (h *Host) sameCommand(b *box, old sandboxd.CommandRecord, spec sandboxd.Com
 	if !bytes.Equal(was, is) {
 		return sandboxd.Command{}, false, sandboxd.Errorf(sandboxd.ClassConflict, "a command with this id and another specification exists")
 	}
-	return b.view(old), false, nil
+	return b.view(ctx, old), false, nil
 }
 
 // ready answers a running environment, starting one where that loses nothing
@@ -162,7 +162,7 @@ func (e *environment) run(ctx context.Context, spec sandboxd.CommandSpec) (sandb
 		return sandboxd.Command{}, false, err
 	}
 	if !created {
-		return h.sameCommand(e.b, rec, spec)
+		return h.sameCommand(ctx, e.b, rec, spec)
 	}
 	fpCommandRecorded.Hit()
 	c := newCommand(e, rec, journal.Create(h.commandDir(e.b.id, spec.ID), journal.Options{Limit: spec.OutputLimit}))
