@@ -18,6 +18,7 @@ import (
 // setClock is a machine's clock that can be set and a machine that can restart.
 // True time is that of the bubble the test runs in.
 type setClock struct {
+	mu     sync.Mutex
 	wrong  time.Duration // of the wall clock
 	boot   string
 	booted time.Time
@@ -28,12 +29,22 @@ func newSetClock() *setClock {
 }
 
 func (c *setClock) now() clock.Moment {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	return clock.Moment{Wall: time.Now().Add(c.wrong), Boot: sandboxd.BootTime{ID: c.boot, Since: time.Since(c.booted)}}
 }
 
-func (c *setClock) jump(d time.Duration) { c.wrong += d }
+func (c *setClock) jump(d time.Duration) {
+	c.mu.Lock()
+	c.wrong += d
+	c.mu.Unlock()
+}
 
-func (c *setClock) reboot() { c.boot, c.booted = c.boot+" and again", time.Now() }
+func (c *setClock) reboot() {
+	c.mu.Lock()
+	c.boot, c.booted = c.boot+" and again", time.Now()
+	c.mu.Unlock()
+}
 
 // slowKill is the fake driver with cgroups of commands that take a second to end,
 // so that what is ended at once can be told from what is ended one by one.

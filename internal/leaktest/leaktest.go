@@ -167,7 +167,7 @@ func processes() (left []string) {
 			continue
 		}
 		if status["PPid"] == strconv.Itoa(os.Getpid()) {
-			left = append(left, fmt.Sprintf("child process %s %s of user %d", pid, status["Name"], uid))
+			left = append(left, fmt.Sprintf("child process %s %s of user %d: %s", pid, status["Name"], uid, status["State"]))
 		} else if status["PPid"] == "1" && uid >= firstUID && uid <= lastUID {
 			group, err := os.ReadFile("/proc/" + pid + "/cgroup")
 			if err == nil && !strings.Contains(string(group), groupPrefix) {
