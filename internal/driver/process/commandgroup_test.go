@@ -130,11 +130,12 @@ func TestSparesAreAdopted(t *testing.T) {
 	before := h.Left()
 	spec := h.Spec(t)
 	d := h.Open(t).(*Driver)
+	defer d.Close()
+	captest.Need(t, "cgroup1", !d.groups.v2, "groups are renamed on version 1 only")
 	handle, err := d.Start(context.Background(), spec)
 	if err != nil {
 		t.Fatal(err)
 	}
-	captest.Need(t, "cgroup1", !d.groups.v2, "groups are renamed on version 1 only")
 	b := &box{Session: drivertest.Attach(t, d, spec.ID), d: d, spec: spec}
 	id, _ := b.spend(t, sandboxd.CommandLimits{}, "true")
 	running, _ := b.spend(t, sandboxd.CommandLimits{}, "true")
