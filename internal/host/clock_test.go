@@ -301,3 +301,35 @@ func TestOrphansAreReapedAfterTheirGraceOneAtATime(t *testing.T) {
 		})
 	}
 }
+
+// TestAnEarlierHostsSandboxIsKnownByItsRecord: what interrupted writes left is swept
+// though the clock was set back, so that the sandbox seems to be of the future.
+func TestAnEarlierHostsSandboxIsKnownByItsRecord(t *testing.T) {
+	dir, st := t.TempDir(), store.NewMemory()
+	rec, _, err := st.Create(t.Context(), sandboxd.SandboxRecord{Sandbox: sandboxd.Sandbox{ID: sandboxd.NewID(), Key: "k", State: sandboxd.StateCold,
+		Driver: "fake", Runtime: sandboxd.RuntimeMachine, CreatedAt: time.Now().Add(time.Hour)}}, testUIDs())
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := fake.New(fake.NewWorld(fake.Config{}))
+	defer d.Close()
+	h, err := New(t.Context(), Config{DataDir: dir, Store: st, Drivers: []sandboxd.Driver{d}, UIDs: testUIDs()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer h.Close()
+	no := false
+	fresh, _, err := h.Open(t.Context(), sandboxd.OpenRequest{Key: "fresh", Start: &no})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for id, old := range map[string]bool{rec.ID: true, fresh.ID: false} {
+		now, err := st.Get(t.Context(), id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := h.boxOf(now).old; got != old {
+			t.Errorf("%s is of an earlier host: %v, want %v", now.Key, got, old)
+		}
+	}
+}
