@@ -71,14 +71,14 @@ func (l *Link) Ports(ctx context.Context) (sandboxd.PortList, error) {
 	}
 }
 
-// hearPorts takes the answer to Ports. One that nobody waits for came late.
+// hearPorts takes the answer to Ports.
 func (l *Link) hearPorts(f wire.Frame) error {
 	l.mu.Lock()
 	answer := l.asked[f.Arg]
 	delete(l.asked, f.Arg)
 	l.mu.Unlock()
 	if answer == nil {
-		return nil
+		return l.useless(f)
 	}
 	var said wire.PortList
 	if err := json.Unmarshal(f.Payload, &said); err != nil {

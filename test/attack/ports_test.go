@@ -37,7 +37,7 @@ func (b *box) serves(port int, who string) {
 func (b *box) hears(port uint16) (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
-	conn, err := b.s.c.DialPort(ctx, b.id, port)
+	conn, err := b.s.C.DialPort(ctx, b.id, port)
 	if err != nil {
 		return "", err
 	}
@@ -75,7 +75,7 @@ func TestPortsReachTheirSandboxOnly(t *testing.T) {
 			}
 		}()
 	}
-	ports := []string{s.addr, s.host, "x:8001"}
+	ports := []string{s.Addr, s.Host, "x:8001"}
 	for _, ln := range ours {
 		ports = append(ports, ln.Addr().String())
 	}
@@ -126,13 +126,13 @@ print('many', flush=True)
 time.sleep(1000)
 `}})
 	evil.says(many, "many")
-	before := s.rss()
+	before := s.RSS()
 	ctx, cancel := context.WithTimeout(context.Background(), 90*time.Second)
 	defer cancel()
 
 	// A backlog that is full: the dial is given up, and the port named.
 	began := time.Now()
-	conn, err := s.c.DialPort(ctx, evil.id, 9000)
+	conn, err := s.C.DialPort(ctx, evil.id, 9000)
 	if err == nil {
 		conn.Close()
 		t.Error("a port that does not accept accepted")
@@ -144,7 +144,7 @@ time.sleep(1000)
 	var open sync.WaitGroup
 	var deaf []sandboxd.PortConn
 	for i := range 150 {
-		conn, err := s.c.DialPort(ctx, evil.id, 9001)
+		conn, err := s.C.DialPort(ctx, evil.id, 9001)
 		if err != nil {
 			t.Fatalf("connection %d: %v", i, err)
 		}
@@ -156,14 +156,14 @@ time.sleep(1000)
 			t.Fatalf("the neighbour's port, %d: %q, %v", i, got, err)
 		}
 	}
-	list, err := s.c.ListPorts(ctx, evil.id)
+	list, err := s.C.ListPorts(ctx, evil.id)
 	if err != nil || len(list.Ports) != 200 || !list.Incomplete {
 		t.Errorf("of 802 listeners %d are listed, incomplete %v, %v", len(list.Ports), list.Incomplete, err)
 	}
 	if got := evil.ok("echo works"); got != "works\n" {
 		t.Errorf("the sandbox itself: %q", got)
 	}
-	if grown := s.rss() - before; grown > 64<<20 {
+	if grown := s.RSS() - before; grown > 64<<20 {
 		t.Errorf("the server's memory grew by %d bytes", grown)
 	}
 	for _, conn := range deaf {
@@ -171,7 +171,7 @@ time.sleep(1000)
 	}
 	open.Wait()
 	// Given up here, they end there too, though the program does not look at them.
-	until(t, "the init has let go of the connections", 30*time.Second, func() bool {
+	s.Until("the init has let go of the connections", 30*time.Second, func() bool {
 		got := evil.ok(`grep -c ' 0100007F:[0-9A-F]* 0100007F:2329 01 ' /proc/net/tcp || true`)
 		return strings.TrimSpace(got) == "0"
 	})

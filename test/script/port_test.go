@@ -2,7 +2,6 @@ package script
 
 import (
 	"bufio"
-	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -13,6 +12,7 @@ import (
 	"time"
 
 	"sandboxd/internal/captest"
+	"sandboxd/test/server"
 )
 
 // forwarding is a `sandboxd port` that runs.
@@ -24,7 +24,7 @@ type forwarding struct {
 
 func forwardPort(t *testing.T, env []string, args ...string) *forwarding {
 	t.Helper()
-	f := &forwarding{cmd: exec.Command(binary, append([]string{"port"}, args...)...)}
+	f := &forwarding{cmd: exec.Command(server.Program("sandboxd"), append([]string{"port"}, args...)...)}
 	f.cmd.Env = env
 	stdout, err := f.cmd.StdoutPipe()
 	if err != nil {
@@ -65,19 +65,20 @@ func (f *forwarding) ends(t *testing.T) int {
 func TestPort(t *testing.T) {
 	captest.Root(t)
 	data := t.TempDir()
-	s, err := start(environ(data, ""), "--driver", "process", "--data", data)
+	s, err := start(data, "--driver", "process")
 	if err != nil {
 		t.Fatal(err)
 	}
 	stopped := false
 	t.Cleanup(func() {
 		if !stopped {
-			if err := s.stop(syscall.SIGINT); err != nil {
+			if err := s.End(syscall.SIGINT); err != nil {
 				t.Error(err)
 			}
 		}
 	})
-	env := environ(data, s.url)
+	binary := server.Program("sandboxd")
+	env := environ(data, s.URL)
 	run := func(name string, args ...string) string {
 		t.Helper()
 		cmd := exec.Command(name, args...)
@@ -93,7 +94,7 @@ func TestPort(t *testing.T) {
 	run(binary, "exec", "-d", "--id", "web", "demo", "--", "python3", "-m", "http.server", "8000", "--bind", "127.0.0.1")
 	web := forwardPort(t, env, "demo", "8000", "0")
 	url := "http://" + web.addr + "/"
-	until(t, "the page is there", func() bool {
+	server.Until(t, "the page is there", 20*time.Second, func() bool {
 		out, err := exec.Command("curl", "-sS", "--max-time", "10", url).CombinedOutput()
 		return err == nil && string(out) == "hello from inside\n"
 	})
@@ -130,7 +131,7 @@ func TestPort(t *testing.T) {
 	run(binary, "exec", "-d", "--id", "slow", "demo", "--", "python3", "-c", slowServer)
 	slow := forwardPort(t, env, "demo", "8001", "0")
 	var res *http.Response
-	until(t, "the slow server answers", func() bool {
+	server.Until(t, "the slow server answers", 20*time.Second, func() bool {
 		got, err := http.Get("http://" + slow.addr + "/")
 		if err == nil {
 			res = got
@@ -139,7 +140,7 @@ func TestPort(t *testing.T) {
 	})
 	defer res.Body.Close()
 	began := time.Now()
-	if err := s.stop(syscall.SIGTERM); err != nil {
+	if err := s.End(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
 	stopped = true
@@ -153,11 +154,11 @@ func TestPort(t *testing.T) {
 	slow.ends(t)
 
 	// Its sandboxes are there again, and so is the port.
-	if s, err = start(environ(data, ""), "--driver", "process", "--data", data); err != nil {
+	if s, err = start(data, "--driver", "process"); err != nil {
 		t.Fatal(err)
 	}
 	stopped = false
-	env = environ(data, s.url)
+	env = environ(data, s.URL)
 	again := forwardPort(t, env, "demo", "8000", "0")
 	if got := run("curl", "-sS", "--max-time", "10", "http://"+again.addr+"/"); got != "hello from inside\n" {
 		t.Errorf("after the restart: %q", got)
@@ -183,19 +184,4 @@ func portOf(t *testing.T, addr string) string {
 		t.Fatal(err)
 	}
 	return port
-}
-
-// until polls a condition.
-func until(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	tick := time.NewTicker(50 * time.Millisecond)
-	defer tick.Stop()
-	deadline := time.After(20 * time.Second)
-	for !ok() {
-		select {
-		case <-tick.C:
-		case <-deadline:
-			t.Fatal(fmt.Errorf("did not happen: %s", what))
-		}
-	}
 }
