@@ -84,11 +84,10 @@ type peer interface {
 	Reset() error
 }
 
-// upgradeTCP answers 101 and takes the connection over.
+// upgradeTCP takes the connection over and answers 101. In this order: a client that
+// has the answer may end its half, which until the connection is taken over counts as
+// leaving and ends the request.
 func upgradeTCP(w http.ResponseWriter, _ *http.Request) (peer, error) {
-	w.Header().Set("Connection", "Upgrade")
-	w.Header().Set("Upgrade", "tcp")
-	w.WriteHeader(http.StatusSwitchingProtocols)
 	conn, buffered, err := http.NewResponseController(w).Hijack()
 	if err != nil {
 		return nil, err
@@ -97,6 +96,20 @@ func upgradeTCP(w http.ResponseWriter, _ *http.Request) (peer, error) {
 	if !ok {
 		conn.Close()
 		return nil, errors.New("the listener's connections have no half close")
+	}
+	if rw, ok := w.(*response); ok {
+		rw.status = http.StatusSwitchingProtocols
+	}
+	header := w.Header()
+	header.Set("Connection", "Upgrade")
+	header.Set("Upgrade", "tcp")
+	var answer bytes.Buffer
+	answer.WriteString("HTTP/1.1 101 Switching Protocols\r\n")
+	_ = header.Write(&answer) // into memory
+	answer.WriteString("\r\n")
+	if _, err := conn.Write(answer.Bytes()); err != nil {
+		conn.Close()
+		return nil, err
 	}
 	// What a client sent before it saw the answer.
 	early, err := buffered.Reader.Peek(buffered.Reader.Buffered())

@@ -321,3 +321,28 @@ func TestListPorts(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 }
+
+// TestAClientThatEndsItsHalfAtOnceIsNotGone ends a client's half with the first byte
+// of the answer: the program still answers.
+func TestAClientThatEndsItsHalfAtOnceIsNotGone(t *testing.T) {
+	r := newRig(t, controlListener, nil)
+	programs := r.listening()
+	for i := range 200 {
+		conn, in, _ := r.upgraded("")
+		if err := conn.CloseWrite(); err != nil {
+			t.Fatal(err)
+		}
+		inside := <-programs
+		if got, err := io.ReadAll(inside); err != nil || len(got) != 0 {
+			t.Fatalf("connection %d: the program reads %q, %v", i, got, err)
+		}
+		if _, err := io.WriteString(inside, "answer"); err != nil {
+			t.Fatal(err)
+		}
+		inside.Close()
+		if got, err := io.ReadAll(in); err != nil || string(got) != "answer" {
+			t.Fatalf("connection %d: %q, %v", i, got, err)
+		}
+		conn.Close()
+	}
+}
