@@ -85,7 +85,10 @@ func portBytes(s *suite) {
 	for range 3 {
 		s.must(echoes(s.dial(sb.ID, 8000), "hello through the wall"))
 	}
-	conn := s.dial(sb.ID, 8000)
+	ctx, cancel := context.WithCancel(s.ctx)
+	conn, err := s.host.DialPort(ctx, sb.ID, 8000)
+	s.must(err)
+	cancel()                                               // it bounds the dial, not the connection
 	for _, text := range []string{"one", "two", "three"} { // each way in turn
 		_, err := io.WriteString(conn, text)
 		s.must(err)
