@@ -15,6 +15,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"slices"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -292,6 +293,52 @@ func TestEveryPoint(t *testing.T) {
 			}
 			start(s, "")
 			l.check(t, s)
+		})
+	}
+}
+
+// TestEndingsAtEveryPoint ends the server at each point of a command's life and wants
+// the next one to tell how the command ended.
+func TestEndingsAtEveryPoint(t *testing.T) {
+	captest.Root(t)
+	for _, point := range failpoint.All() {
+		if !strings.HasPrefix(point, "command.") {
+			continue
+		}
+		t.Run(point, func(t *testing.T) {
+			s := server.New(t, child)
+			start(s, "")
+			sb, _, err := s.C.Open(t.Context(), sandboxd.OpenRequest{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			s.Kill()
+			start(s, point)
+			// The answer is lost with the server, or it died after it.
+			_, _, _ = s.C.StartCommand(t.Context(), sb.ID, sandboxd.CommandSpec{ID: "dies", Shell: "exit 7", Background: true})
+			select {
+			case <-s.Done():
+			case <-time.After(20 * time.Second):
+				t.Fatalf("the command never reached %s", point)
+			}
+			start(s, "")
+			var cmd sandboxd.Command
+			s.Until("the command has an ending", 10*time.Second, func() bool {
+				cmd, err = s.C.GetCommand(t.Context(), sb.ID, "dies")
+				return err == nil && cmd.Ending != nil
+			})
+			code := -1
+			if cmd.Ending.ExitCode != nil {
+				code = *cmd.Ending.ExitCode
+			}
+			// Recorded only, it never ran, which is said; from then on it did.
+			if point == "command.recorded" {
+				if cmd.Ending.Cause != sandboxd.CauseStartFailed || code != -1 {
+					t.Errorf("it is told as %+v", cmd.Ending)
+				}
+			} else if cmd.Ending.Cause != sandboxd.CauseExit || code != 7 {
+				t.Errorf("it is told as %+v", cmd.Ending)
+			}
 		})
 	}
 }
