@@ -53,6 +53,7 @@ type EnvironmentSpec struct {
 	Generation int64
 	Workspace  string // the directory seen as WorkDir
 	Home       string // the directory seen as HomeDir
+	CABundle   string // a file shown read-only at CABundle; "" for none
 	UID        uint32 // user and group inside; the directories are already owned by it
 	Hostname   string
 	Limits     Limits

@@ -95,6 +95,7 @@ type Sandbox struct {
 	Runtime    string            `json:"runtime"`
 	CreatedAt  time.Time         `json:"created_at"`
 	Limits     Limits            `json:"limits"`
+	Network    Network           `json:"network"`
 	Labels     map[string]string `json:"labels,omitempty"`
 	LastEnding *Ending           `json:"last_ending,omitempty" doc:"How the last environment or failed start ended"`
 }
@@ -105,6 +106,7 @@ type OpenRequest struct {
 	Runtime string            `json:"runtime,omitempty" doc:"Catalogue entry, default machine"`
 	Driver  string            `json:"driver,omitempty" doc:"Driver, default the host's first"`
 	Limits  Limits            `json:"limits,omitzero"`
+	Network Network           `json:"network,omitzero"`
 	Env     map[string]string `json:"env,omitempty" doc:"Environment of every command; values are write-only"`
 	Labels  map[string]string `json:"labels,omitempty"`
 	Start   *bool             `json:"start,omitempty" doc:"Start the environment, default true"`

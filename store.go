@@ -2,8 +2,8 @@ package sandboxd
 
 import "context"
 
-// SandboxRecord is what a host keeps of one id. Key, ID, UID and CreatedAt never
-// change.
+// SandboxRecord is what a host keeps of one id. Key, ID, UID, Network
+// and CreatedAt never change.
 type SandboxRecord struct {
 	Sandbox
 	UID    uint32            // owner of the files, from the pool, for the life of the id

@@ -52,10 +52,17 @@ type openFlags struct {
 	PIDs    int64             `name:"pids" placeholder:"N" help:"Processes and threads; 512 by default."`
 	Tmp     bytesFlag         `placeholder:"SIZE" help:"Size of /tmp; 64M by default."`
 	Labels  map[string]string `name:"label" mapsep:"none" placeholder:"K=V" help:"Attach a label; repeatable."`
+	Net     string            `enum:",none,proxy" default:"" placeholder:"MODE" help:"Network: none, the default, or proxy, which reaches what --allow says."`
+	Allow   []string          `sep:"none" placeholder:"HOST" help:"What the proxy lets through: host, *.host, * for everything public, an address or a prefix, each with :PORT or without; repeatable, implies --net proxy."`
+	Deny    []string          `sep:"none" placeholder:"HOST" help:"What it refuses although --allow lets it through; repeatable."`
 }
 
 func (f openFlags) request() sandboxd.OpenRequest {
-	return sandboxd.OpenRequest{Runtime: f.Runtime, Driver: f.Driver, Labels: f.Labels,
+	network := sandboxd.Network{Mode: sandboxd.NetworkMode(f.Net), Allow: f.Allow, Deny: f.Deny}
+	if f.Net == "" && len(f.Allow)+len(f.Deny) > 0 {
+		network.Mode = sandboxd.NetworkProxy
+	}
+	return sandboxd.OpenRequest{Runtime: f.Runtime, Driver: f.Driver, Labels: f.Labels, Network: network,
 		Limits: sandboxd.Limits{MemoryBytes: int64(f.Memory), CPUs: f.CPUs, PIDs: f.PIDs, TmpBytes: int64(f.Tmp)}}
 }
 

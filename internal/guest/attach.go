@@ -90,7 +90,7 @@ func (l *Link) shake(r *wire.Reader) error {
 func (l *Link) sync() error {
 	body, err := json.Marshal(wire.Sync{
 		Min: l.opts.MinVersion, Max: l.opts.MaxVersion, Flush: l.opts.Flush,
-		Proof: wire.Proof(l.opts.Nonce, wire.SideHost, l.nonce),
+		Proof: wire.Proof(l.opts.Nonce, wire.SideHost, l.nonce), Listen: l.opts.Listen,
 	})
 	if err != nil {
 		return err

@@ -37,7 +37,10 @@ type Options struct {
 	Have func(command string) (int64, bool)
 	// Services are what the init may open streams to, by name. Each stream is
 	// served by a goroutine and closed when the function returns.
-	Services map[string]func(io.ReadWriteCloser)
+	Services map[string]func(Stream)
+	// Listen has the init listen on ports of the sandbox's loopback: each connection
+	// becomes a stream to the service. A port that is taken inside fails the attach.
+	Listen map[string]uint16
 	// Flush begins with zeros that complete what a dead host left unfinished; for
 	// connections that outlive a host.
 	Flush bool
@@ -61,6 +64,8 @@ func (e *StartError) Error() string { return "the command could not be run: " + 
 type Stream interface {
 	io.ReadWriteCloser
 	CloseWrite() error
+	SetReadDeadline(time.Time) error
+	SetWriteDeadline(time.Time) error
 }
 
 // Bounds of a link on the host's side.

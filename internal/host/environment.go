@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"sandboxd"
+	"sandboxd/internal/egress"
 	"sandboxd/internal/guest"
 	"sandboxd/internal/guest/wire"
 )
@@ -19,6 +20,7 @@ type environment struct {
 	generation int64
 	nonce      string
 	vars       map[string]string
+	gate       *egress.Gate // nil without a network
 
 	ctx    context.Context // ends with detach
 	detach context.CancelFunc
@@ -32,13 +34,17 @@ type environment struct {
 
 var _ guest.Handler = (*environment)(nil)
 
-func newEnvironment(b *box, rec sandboxd.SandboxRecord) *environment {
+func newEnvironment(b *box, rec sandboxd.SandboxRecord) (*environment, error) {
+	gate, err := b.openGate(rec.Network)
+	if err != nil {
+		return nil, err
+	}
 	env := &environment{
-		b: b, generation: rec.Generation, nonce: rec.Nonce, vars: rec.Env,
+		b: b, generation: rec.Generation, nonce: rec.Nonce, vars: rec.Env, gate: gate,
 		up: make(chan struct{}), gone: make(chan struct{}), commands: map[string]*command{},
 	}
 	env.ctx, env.detach = context.WithCancel(b.h.ctx)
-	return env
+	return env, nil
 }
 
 // attachTimeout bounds one attempt to reach an init. A healthy one answers in a
@@ -54,7 +60,9 @@ func (e *environment) attach(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	link, err := guest.Attach(ctx, conn, guest.Options{Nonce: e.nonce, Handler: e, Have: e.have})
+	opts := guest.Options{Nonce: e.nonce, Handler: e, Have: e.have}
+	e.offerNetwork(&opts)
+	link, err := guest.Attach(ctx, conn, opts)
 	if err != nil {
 		conn.Close()
 		return err
@@ -225,7 +233,7 @@ func (e *environment) environ(spec sandboxd.CommandSpec) []string {
 	if spec.TTY != nil {
 		all["TERM"] = "xterm-256color"
 	}
-	for _, m := range []map[string]string{e.vars, spec.Env} {
+	for _, m := range []map[string]string{e.networkVars(), e.vars, spec.Env} {
 		for k, v := range m {
 			all[k] = v
 		}

@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"sandboxd"
+	"sandboxd/internal/egress"
 	"sandboxd/internal/workspace"
 )
 
@@ -37,7 +38,14 @@ type Config struct {
 	// OrphanGrace is how long an environment that no record explains is left alone
 	// after start. 0 means 30 s.
 	OrphanGrace time.Duration
-	Log         *slog.Logger
+	// Egress connects what sandboxes with a proxy ask for. Nil means one that lets
+	// public addresses through and no others; the host closes only that.
+	Egress *egress.Proxy
+	// CABundle is a file of certificates that every sandbox is shown; "" for none.
+	// With Trust its commands are told to use it, instead of what they know.
+	CABundle string
+	Trust    bool
+	Log      *slog.Logger
 }
 
 // DefaultMaxSandboxes is the ceiling of a host that is not told another.
@@ -56,7 +64,8 @@ type Host struct {
 	cancel context.CancelFunc
 	work   sync.WaitGroup
 
-	naming keyLocks
+	naming      keyLocks
+	closeEgress func() error
 
 	mu     sync.Mutex
 	boxes  map[string]*box
@@ -88,8 +97,14 @@ func New(ctx context.Context, cfg Config) (*Host, error) {
 	if err := root.ProveOwners(cfg.UIDs.First, cfg.UIDs.Last); err != nil {
 		return nil, err
 	}
+	closeEgress := func() error { return nil }
+	if cfg.Egress == nil {
+		cfg.Egress = egress.New(egress.Config{})
+		closeEgress = cfg.Egress.Close
+	}
 	h := &Host{
-		cfg: cfg, store: cfg.Store, root: root, log: cfg.Log, began: time.Now(),
+		closeEgress: closeEgress,
+		cfg:         cfg, store: cfg.Store, root: root, log: cfg.Log, began: time.Now(),
 		drivers: map[string]sandboxd.Driver{},
 		boxes:   map[string]*box{}, places: map[string]bool{},
 	}
@@ -117,7 +132,7 @@ func (h *Host) Close() error {
 		}
 	}
 	h.work.Wait()
-	return nil
+	return h.closeEgress()
 }
 
 // StopAll ends every environment; files stay.

@@ -49,6 +49,9 @@ func (h *Host) checkOpen(req *sandboxd.OpenRequest) error {
 			return sandboxd.Invalid("labels", "names that begin with sandboxd are reserved")
 		}
 	}
+	if err := checkNetwork(&req.Network); err != nil {
+		return err
+	}
 	return fillLimits(&req.Limits)
 }
 

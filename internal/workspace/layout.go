@@ -48,6 +48,7 @@ type Meta struct {
 	Runtime   string            `json:"runtime"`
 	Driver    string            `json:"driver"`
 	Limits    sandboxd.Limits   `json:"limits"`
+	Network   sandboxd.Network  `json:"network,omitzero"`
 	Labels    map[string]string `json:"labels,omitempty"`
 }
 

@@ -196,7 +196,7 @@ func (d *Driver) Fingerprint(context.Context) sandboxd.Fingerprint {
 		Works: true,
 		Level: []sandboxd.LevelLine{{Name: "isolation", Detail: "none: programs are built in", Why: "the fake driver runs no untrusted code"}},
 		Capabilities: sandboxd.Capabilities{
-			SurvivesHostRestart: true, Networks: []string{"none"}, WorkspaceBind: !d.world.cfg.NoSharedDisk,
+			SurvivesHostRestart: true, Networks: []string{"none", "proxy"}, WorkspaceBind: !d.world.cfg.NoSharedDisk,
 		},
 	}
 }

@@ -376,7 +376,7 @@ func testSecret(t *testing.T, s *session) {
 func testService(t *testing.T, s *session) {
 	captest.Need(t, "guest-services", s.Service != nil, "this system opens no services")
 	opts := s.options()
-	opts.Services = map[string]func(io.ReadWriteCloser){"upper": func(rw io.ReadWriteCloser) {
+	opts.Services = map[string]func(guest.Stream){"upper": func(rw guest.Stream) {
 		b, err := io.ReadAll(rw)
 		if err == nil {
 			_, err = rw.Write(bytes.ToUpper(b))

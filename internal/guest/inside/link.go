@@ -49,6 +49,10 @@ func (s *Server) accept(conn io.ReadWriteCloser, files *descriptors, f wire.Fram
 		nack.Reason = "the host does not know this sandbox's secret"
 	case version == 0:
 		nack = wire.SyncNack{Reason: "no common version", Min: s.opts.MinVersion, Max: s.opts.MaxVersion}
+	default:
+		if err := s.listen(sync.Listen); err != nil {
+			nack.Reason = err.Error()
+		}
 	}
 	if sync.Flush {
 		if err := w.Preamble(); err != nil {
@@ -249,7 +253,7 @@ func (l *link) dial(f wire.Frame) error {
 }
 
 func (l *link) forward(st *wire.Stream, port uint16) {
-	conn, err := l.s.opts.Dial(l.ctx, port)
+	conn, err := l.s.dial(l.ctx, port)
 	if err != nil {
 		text := err.Error()
 		l.streams.Forget(st)

@@ -20,6 +20,8 @@ type Options struct {
 	MinVersion, MaxVersion int
 	// Dial opens a port of the sandbox; nil dials 127.0.0.1, then ::1.
 	Dial func(ctx context.Context, port uint16) (net.Conn, error)
+	// Listen takes a port of the sandbox's loopback; nil is 127.0.0.1.
+	Listen func(port uint16) (net.Listener, error)
 }
 
 // Server is the sandbox's end. It outlives its links: commands run and output is
@@ -37,7 +39,8 @@ type Server struct {
 	linked   chan struct{} // closed and replaced when link is set
 	serving  io.Closer     // the newest connection
 	closed   bool
-	running  sync.WaitGroup // commands
+	running  sync.WaitGroup          // commands
+	ports    map[uint16]net.Listener // this end's own, by number
 }
 
 // New makes a server that starts commands with spawner.
@@ -48,9 +51,12 @@ func New(spawner Spawner, opts Options) *Server {
 	if opts.Dial == nil {
 		opts.Dial = dialLoopback
 	}
+	if opts.Listen == nil {
+		opts.Listen = listenLoopback
+	}
 	return &Server{
 		spawner: spawner, opts: opts, byNumber: map[uint32]*command{}, byID: map[string]*command{},
-		room: make(chan struct{}), linked: make(chan struct{}),
+		room: make(chan struct{}), linked: make(chan struct{}), ports: map[uint16]net.Listener{},
 	}
 }
 
@@ -131,6 +137,9 @@ func (s *Server) Close() error {
 	all := make([]*command, 0, len(s.byNumber))
 	for _, c := range s.byNumber {
 		all = append(all, c)
+	}
+	for _, l := range s.ports {
+		l.Close()
 	}
 	s.mu.Unlock()
 	for _, c := range all {

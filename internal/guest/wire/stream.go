@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"sync"
 )
 
@@ -192,6 +193,8 @@ type Stream struct {
 	sentEnd bool  // this side sends no more
 	closed  bool  // by Close
 	failed  error // link end or refusal
+
+	readBy, writeBy deadline
 }
 
 // Number names the stream in frames.
@@ -264,12 +267,16 @@ func (st *Stream) Read(b []byte) (int, error) {
 		return 0, nil
 	}
 	st.mu.Lock()
-	for len(st.buf) == 0 && !st.eof && !st.closed && st.failed == nil {
+	for len(st.buf) == 0 && !st.eof && !st.closed && st.failed == nil && !st.readBy.passed {
 		st.cond.Wait()
 	}
 	if st.closed {
 		st.mu.Unlock()
 		return 0, io.ErrClosedPipe
+	}
+	if st.readBy.passed {
+		st.mu.Unlock()
+		return 0, os.ErrDeadlineExceeded
 	}
 	if len(st.buf) == 0 {
 		err := st.failed
@@ -330,6 +337,8 @@ func (st *Stream) writable() error {
 		return st.failed
 	case st.deaf, st.sentEnd, st.closed:
 		return io.ErrClosedPipe
+	case st.writeBy.passed:
+		return os.ErrDeadlineExceeded
 	}
 	return nil
 }

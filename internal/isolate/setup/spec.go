@@ -42,6 +42,7 @@ type Spec struct {
 	Root      string // an unpacked image; empty for the machine's own /usr
 	Workspace string
 	Home      string
+	CABundle  string // a file to show at caBundle; empty for none
 	UID       uint32
 	Hostname  string
 	TmpBytes  int64  // size of /tmp and of /dev/shm, 0 for the default
