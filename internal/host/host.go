@@ -130,6 +130,7 @@ func (h *Host) Close() error {
 		if env := b.environment(); env != nil {
 			env.detach()
 		}
+		b.closeGate()
 	}
 	h.work.Wait()
 	return h.closeEgress()

@@ -224,9 +224,10 @@ func (w *World) config() Config {
 func (d *Driver) Start(ctx context.Context, spec sandboxd.EnvironmentSpec) (sandboxd.Handle, error) {
 	w := d.world
 	cfg := w.config()
+	loopback := builtin.NewLoopback()
 	env := &environment{
 		spec: spec, serial: sandboxd.NewID(), gone: make(chan struct{}),
-		server: inside.New(builtin.Spawner{}, inside.Options{Nonce: spec.Nonce}),
+		server: inside.New(builtin.Spawner{Loopback: loopback}, inside.Options{Nonce: spec.Nonce, Listen: loopback.Listen}),
 	}
 	w.mu.Lock()
 	if old := w.envs[spec.ID]; old != nil && !old.over() {

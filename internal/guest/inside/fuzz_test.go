@@ -33,7 +33,7 @@ func FuzzInside(f *testing.F) {
 	f.Add(frame(wire.TypeDial, 0, 2, 80, ""))
 	f.Add(frame(wire.TypeSync, 0, 0, 0, `{"min":1,"max":9}`))
 	f.Fuzz(func(t *testing.T, script []byte) {
-		server := inside.New(builtin.Spawner{}, inside.Options{Dial: func(context.Context, uint16) (net.Conn, error) {
+		server := inside.New(builtin.Spawner{}, inside.Options{Listen: builtin.NewLoopback().Listen, Dial: func(context.Context, uint16) (net.Conn, error) {
 			return nil, errors.New("nothing listens")
 		}})
 		h, g := net.Pipe()

@@ -149,8 +149,8 @@ func (s *Server) Close() error {
 	return nil
 }
 
-// OpenService opens a stream to a named service of the host, waiting for a link.
-// It ends with the link. A host that does not offer it is *wire.Refused.
+// OpenService opens a stream to a named service of the host, waiting for a link,
+// and for another one when that ends before the answer. It ends with the link. A host that does not offer it is *wire.Refused.
 func (s *Server) OpenService(ctx context.Context, name string) (*wire.Stream, error) {
 	for {
 		s.mu.Lock()
@@ -159,8 +159,11 @@ func (s *Server) OpenService(ctx context.Context, name string) (*wire.Stream, er
 		if closed {
 			return nil, ErrClosed
 		}
-		if l != nil {
-			return l.streams.Open(ctx, wire.Frame{Type: wire.TypeService, Payload: []byte(name)})
+		if l != nil && l.ctx.Err() == nil {
+			st, err := l.streams.Open(ctx, wire.Frame{Type: wire.TypeService, Payload: []byte(name)})
+			if err == nil || l.ctx.Err() == nil {
+				return st, err
+			}
 		}
 		select {
 		case <-linked:

@@ -23,7 +23,8 @@ type Harness struct {
 	// sandboxes; what it made is cleaned up with t.
 	New func(t *testing.T, places int) sandboxd.Host
 	// Program spells a program of the suite as an argv of the driver: echo TEXT,
-	// cat, sleep SECONDS, exit CODE, flood BYTES (to stdout), stderr TEXT, env, pwd.
+	// cat, sleep SECONDS, exit CODE, flood BYTES (to stdout), stderr TEXT, env, pwd,
+	// and fetch URL, which prints the answer of the sandbox's proxy with its head.
 	// Nil passes them as they are.
 	Program func(name string, args ...string) []string
 }
@@ -35,6 +36,7 @@ func ShellPrograms(name string, args ...string) []string {
 		"flood":  `head -c "$1" /dev/zero | tr '\000' x`,
 		"stderr": `printf '%s\n' "$*" >&2`,
 		"pwd":    `pwd`,
+		"fetch":  `exec curl -sSi --max-time 20 "$1"`,
 	}[name]
 	if script == "" {
 		return append([]string{name}, args...)
@@ -53,7 +55,7 @@ func Run(t *testing.T, harness Harness) {
 	groups := []struct {
 		name  string
 		cases []testCase
-	}{{"lifecycle", lifecycleCases}, {"commands", commandCases}, {"files", fileCases}}
+	}{{"lifecycle", lifecycleCases}, {"commands", commandCases}, {"files", fileCases}, {"network", networkCases}}
 	for _, group := range groups {
 		t.Run(group.name, func(t *testing.T) {
 			for _, tc := range group.cases {
