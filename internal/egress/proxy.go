@@ -12,6 +12,7 @@ import (
 	"net/netip"
 	"net/url"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 )
@@ -61,8 +62,12 @@ var silent = log.New(io.Discard, "", 0)
 func New(cfg Config) *Proxy {
 	if cfg.Resolve == nil {
 		cfg.Resolve = func(ctx context.Context, name string) ([]netip.Addr, error) {
-			// The dot keeps the machine's search list from making another name of it.
-			return net.DefaultResolver.LookupNetIP(ctx, "ip", name+".")
+			// The dot keeps the machine's search list from making another name of it. A
+			// name without any dot is one of that list, or of the machine's own hosts.
+			if strings.Contains(name, ".") {
+				name += "."
+			}
+			return net.DefaultResolver.LookupNetIP(ctx, "ip", name)
 		}
 	}
 	if cfg.Dial == nil {
