@@ -67,13 +67,24 @@ func (s *server) protect(addr string) {
 	}
 }
 
-// certificates reads a file of certificates; one without any is a mistake.
+// certificates reads the operator's file; one without any is a mistake.
 func certificates(name string) ([]*x509.Certificate, error) {
 	text, err := os.ReadFile(name)
 	if err != nil {
 		return nil, sandboxd.Invalid("--ca-bundle", "%v", err)
 	}
-	var list []*x509.Certificate
+	list, err := parseCertificates(text)
+	if err == nil && len(list) == 0 {
+		err = errors.New("it holds no certificate in PEM form")
+	}
+	if err != nil {
+		return nil, sandboxd.Invalid("--ca-bundle", "%s: %v", name, err)
+	}
+	return list, nil
+}
+
+// parseCertificates answers all that can be read, and what was wrong with the rest.
+func parseCertificates(text []byte) (list []*x509.Certificate, bad error) {
 	for block, rest := pem.Decode(text); block != nil; block, rest = pem.Decode(rest) {
 		// Whatever else lies in the file, as a key, goes into no sandbox.
 		if block.Type != "CERTIFICATE" {
@@ -81,14 +92,12 @@ func certificates(name string) ([]*x509.Certificate, error) {
 		}
 		c, err := x509.ParseCertificate(block.Bytes)
 		if err != nil {
-			return nil, sandboxd.Invalid("--ca-bundle", "%s: %v", name, err)
+			bad = err
+			continue
 		}
 		list = append(list, c)
 	}
-	if len(list) == 0 {
-		return nil, sandboxd.Invalid("--ca-bundle", "%s holds no certificate in PEM form", name)
-	}
-	return list, nil
+	return list, bad
 }
 
 // writeBundle puts what sandboxes are to trust into the data directory: what the
@@ -97,8 +106,9 @@ func certificates(name string) ([]*x509.Certificate, error) {
 func writeBundle(dir *datadir.Dir, operators string) (string, error) {
 	var all []*x509.Certificate
 	for _, name := range machineRoots {
-		if list, err := certificates(name); err == nil {
-			all = list
+		if text, err := os.ReadFile(name); err == nil {
+			// One that this program cannot read is no reason to leave out the others.
+			all, _ = parseCertificates(text)
 			break
 		}
 	}

@@ -58,11 +58,28 @@ func TestTimes(t *testing.T) {
 		if res, err := http.ReadResponse(r, &http.Request{Method: http.MethodConnect}); err != nil || res.StatusCode != 200 {
 			t.Fatal(res, err)
 		}
-		<-time.After(tunnelIdle - time.Minute)
+		<-time.After(silence - time.Minute)
 		io.WriteString(origin, "still here")
 		if _, err := io.ReadFull(r, make([]byte, 10)); err != nil {
 			t.Fatal(err)
 		}
-		within("a silent tunnel", tunnel, tunnelIdle-time.Second, tunnelIdle+time.Second)
+		within("a silent tunnel", tunnel, silence-time.Second, silence+time.Second)
+
+		// What comes for a sandbox that does not read is given up too: the origin is
+		// not held.
+		deaf := serve()
+		io.WriteString(deaf, connect("public.example:443"))
+		if res, err := http.ReadResponse(bufio.NewReaderSize(deaf, 16), &http.Request{Method: http.MethodConnect}); err != nil || res.StatusCode != 200 {
+			t.Fatal(res, err)
+		}
+		go func() {
+			for {
+				if _, err := origin.Write(make([]byte, 1<<20)); err != nil {
+					return
+				}
+			}
+		}()
+		within("the origin of a sandbox that does not read", origin, silence-time.Second, silence+time.Second)
+		deaf.Close()
 	})
 }

@@ -255,24 +255,39 @@ func (g *Gate) counted(conn net.Conn, err error) (net.Conn, error) {
 		return nil, err
 	}
 	g.connections.Add(1)
-	return &counter{Conn: conn, g: g}, nil
+	return &counter{Conn: conn, g: g, idle: time.AfterFunc(silence, func() { conn.Close() })}, nil
 }
 
+// counter also ends a connection on which nothing has moved for long.
 type counter struct {
 	net.Conn
-	g *Gate
+	g    *Gate
+	idle *time.Timer
 }
 
 func (c *counter) Read(b []byte) (int, error) {
 	n, err := c.Conn.Read(b)
-	c.g.received.Add(int64(n))
+	c.g.received.Add(c.moved(n))
 	return n, err
 }
 
 func (c *counter) Write(b []byte) (int, error) {
 	n, err := c.Conn.Write(b)
-	c.g.sent.Add(int64(n))
+	c.g.sent.Add(c.moved(n))
 	return n, err
+}
+
+func (c *counter) moved(n int) int64 {
+	if n > 0 {
+		c.idle.Reset(silence)
+	}
+	return int64(n)
+}
+
+// Close is net.Conn's.
+func (c *counter) Close() error {
+	c.idle.Stop()
+	return c.Conn.Close()
 }
 
 // CloseWrite ends the data of this side, where the connection knows how.

@@ -24,7 +24,7 @@ const (
 	waitTime     = time.Minute      // for the next request
 	dialTime     = 10 * time.Second // to resolve and connect
 	responseTime = 5 * time.Minute  // for a response to begin
-	tunnelIdle   = 10 * time.Minute // with no byte either way
+	silence      = 10 * time.Minute // with no byte either way, or none that a sandbox takes
 )
 
 // Config of a Proxy; the zero value is one without exceptions.
@@ -171,6 +171,14 @@ func (c *streamConn) Close() error {
 	err := c.Stream.Close()
 	c.once.Do(func() { close(c.done) })
 	return err
+}
+
+// Write is net.Conn's. A sandbox that does not read holds nothing forever.
+func (c *streamConn) Write(b []byte) (int, error) {
+	if err := c.SetWriteDeadline(time.Now().Add(silence)); err != nil {
+		return 0, err
+	}
+	return c.Stream.Write(b)
 }
 
 // SetDeadline is net.Conn's.

@@ -118,7 +118,6 @@ func (g *Gate) failed(w http.ResponseWriter, r *http.Request, err error) {
 		return // the stream is gone
 	}
 	defer conn.Close()
-	_ = conn.SetWriteDeadline(time.Now().Add(headerTime))
 	body := "sandboxd: " + text + "\n"
 	if r.Method == http.MethodHead {
 		body = ""
@@ -169,45 +168,26 @@ func (e tunnelEnd) Read(b []byte) (int, error) { return e.r.Read(b) }
 
 func (e tunnelEnd) CloseWrite() error { return e.Conn.(*streamConn).CloseWrite() }
 
-// join copies both ways until both have ended, with half closes passed on, or
-// until nothing has moved for long.
+// join copies both ways until both have ended, with half closes passed on.
 func join(a, b net.Conn) {
-	idle := time.AfterFunc(tunnelIdle, func() {
-		a.Close()
-		b.Close()
-	})
-	defer idle.Stop()
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		pour(a, b, idle)
+		pour(a, b)
 	}()
-	pour(b, a, idle)
+	pour(b, a)
 	<-done
 }
 
 // pour copies one way. When that breaks, both ends are closed: the other way must
 // not wait for an end that cannot come.
-func pour(to, from net.Conn, idle *time.Timer) {
-	buf := make([]byte, 32<<10)
-	for {
-		n, err := from.Read(buf)
-		if n > 0 {
-			idle.Reset(tunnelIdle)
-			if _, werr := to.Write(buf[:n]); werr != nil {
-				err = werr
-			}
-		}
-		if err == io.EOF {
-			_ = to.(interface{ CloseWrite() error }).CloseWrite() // a broken end shows in the other copy
-			return
-		}
-		if err != nil {
-			to.Close()
-			from.Close()
-			return
-		}
+func pour(to, from net.Conn) {
+	if _, err := io.Copy(to, from); err != nil {
+		to.Close()
+		from.Close()
+		return
 	}
+	_ = to.(interface{ CloseWrite() error }).CloseWrite() // a broken end shows in the other copy
 }
 
 // forwardProxy is what a transport asks for its proxy.

@@ -36,7 +36,7 @@ var floors = []struct {
 	{"internal/store/...", []string{".", "internal/failpoint", "internal/store/..."}, "mechanism"},
 	{"internal/driver/process/...", []string{".", "internal/failpoint", "internal/isolate/...", "internal/guest/wire", "internal/guest/inside", "internal/driver/process/..."}, "a driver makes environments; it runs no command and opens no file of a workspace"},
 	{"internal/driver/fake/...", []string{".", "internal/guest/...", "internal/driver/fake/..."}, "speaks the real protocol in process"},
-	{"internal/driver/drivertest/...", []string{".", "internal/guest/...", "internal/driver/drivertest/..."}, "the suite of every driver"},
+	{"internal/driver/drivertest/...", []string{".", "internal/captest", "internal/guest/...", "internal/driver/drivertest/..."}, "the suite of every driver"},
 	{"internal/host/hosttest/...", []string{".", "internal/captest", "internal/host/hosttest/..."}, "the suite of both hosts knows the contract only"},
 	{"internal/host/...", []string{".", "internal/failpoint", "internal/guest", "internal/guest/wire", "internal/egress", "internal/journal/...", "internal/workspace/...", "internal/host/..."}, "the role asks for drivers and stores by interface"},
 	{"internal/api/...", []string{".", "internal/api/..."}, "a face decodes, asks, encodes"},

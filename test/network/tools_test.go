@@ -119,6 +119,7 @@ func (tl tool) bring(t *testing.T, b *box) {
 func TestTools(t *testing.T) {
 	for name, tl := range tools {
 		t.Run(name, func(t *testing.T) {
+			long(t)
 			captest.Need(t, name, words(t, goPath+"command -v "+tl.program) != "", tl.program+" is not installed")
 			names := hosts(t, tl.asks)
 			if len(names) == 0 {
@@ -150,6 +151,14 @@ func TestTools(t *testing.T) {
 	}
 }
 
+// long marks a test that wants other machines and takes seconds.
+func long(t *testing.T) {
+	t.Helper()
+	if testing.Short() {
+		captest.Need(t, "patience", false, "not in the short run: make test")
+	}
+}
+
 // trustOfTheMachine hands the certificates of the machine's administrator to the
 // sandboxes, where there are such.
 func trustOfTheMachine() []string {
@@ -161,6 +170,7 @@ func trustOfTheMachine() []string {
 
 // TestUV installs uv with pip, and then a package with uv.
 func TestUV(t *testing.T) {
+	long(t)
 	names := hosts(t, registryOfPip)
 	captest.Need(t, "pip", len(names) > 0, "pip is not installed")
 	s := serve(t, append(operator(addresses(t, names...)), trustOfTheMachine()...)...)
@@ -181,6 +191,7 @@ func TestUV(t *testing.T) {
 // TestNodeFetch installs, with npm, a Node that asks proxies, unless the machine's
 // own is one, and calls fetch.
 func TestNodeFetch(t *testing.T) {
+	long(t)
 	names := hosts(t, tools["npm"].asks)
 	captest.Need(t, "npm", len(names) > 0, "npm is not installed")
 	s := serve(t, append(operator(addresses(t, names...)), trustOfTheMachine()...)...)
