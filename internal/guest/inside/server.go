@@ -161,8 +161,15 @@ func (s *Server) OpenService(ctx context.Context, name string) (*wire.Stream, er
 		}
 		if l != nil && l.ctx.Err() == nil {
 			st, err := l.streams.Open(ctx, wire.Frame{Type: wire.TypeService, Payload: []byte(name)})
-			if err == nil || l.ctx.Err() == nil {
+			var refused *wire.Refused
+			if err == nil || errors.As(err, &refused) || errors.Is(err, wire.ErrTooMany) {
 				return st, err
+			}
+			// The connection broke, and perhaps the reader has not seen it yet.
+			select {
+			case <-l.ctx.Done():
+			case <-ctx.Done():
+				return nil, ctx.Err()
 			}
 		}
 		select {
