@@ -20,16 +20,11 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"sandboxd"
+	"sandboxd/internal/leaktest"
 )
 
-func TestMain(m *testing.M) {
-	// The standard library's server waits half a second before it closes a connection
-	// whose request it could not read.
-	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("net/http.(*conn).closeWriteAndWait"))
-}
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 // world is a network that no test has to have: names resolve as they are told, and
 // every public address leads to one server. It counts.
@@ -104,9 +99,11 @@ func open(t *testing.T, cfg Config, allow, deny []string) *gateway {
 	})
 	t.Cleanup(func() {
 		l.Close()
+		// Every client is gone; the standard library's server waits half a second before
+		// it closes a connection whose request it could not read.
+		serving.Wait()
 		p.Close()
 		g.Close()
-		serving.Wait()
 	})
 	return &gateway{Gate: g, t: t, addr: l.Addr().String()}
 }

@@ -23,6 +23,7 @@ import (
 
 	"sandboxd"
 	"sandboxd/internal/captest"
+	"sandboxd/test/server"
 )
 
 // origin is an HTTPS server on this machine, with a certificate of an authority
@@ -85,7 +86,7 @@ func TestCurlAndGit(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := s.open(t, host)
+	b := open(t, s, host)
 	b.program("curl")
 	b.program("git")
 	if got := b.ok("curl -sS " + o.url + "/hello"); got != "hello from outside\n" {
@@ -98,12 +99,12 @@ func TestCurlAndGit(t *testing.T) {
 	}
 	// Sandboxes whose list does not have it do not get there, and neither does one
 	// without a network.
-	other := s.open(t, "elsewhere.example")
+	other := open(t, s, "elsewhere.example")
 	if got := other.run("git clone " + o.url + "/repository.git"); got.code == 0 || !strings.Contains(got.text, "403") || got.took > 2*time.Second {
 		t.Errorf("git from a sandbox that may not: %+v", got)
 	}
 	other.refused(o.addr, sandboxd.DenyNotAllowed)
-	if got := s.openWith(t, sandboxd.Network{}).run("curl -sS -m 5 " + o.url + "/hello"); got.code == 0 {
+	if got := openWith(t, s, sandboxd.Network{}).run("curl -sS -m 5 " + o.url + "/hello"); got.code == 0 {
 		t.Errorf("curl from a sandbox without a network: %+v", got)
 	}
 	// The authority is the operator's, not one's that a sandbox could add to.
@@ -125,7 +126,7 @@ func TestWhatNoSandboxReaches(t *testing.T) {
 	defer srv.Close()
 	_, port, _ := net.SplitHostPort(l.Addr().String())
 	s := serve(t)
-	b := s.open(t, "*")
+	b := open(t, s, "*")
 	b.program("curl")
 	b.program("bash")
 	machine := machineAddress(t)
@@ -161,9 +162,9 @@ func TestWhatNoSandboxReaches(t *testing.T) {
 // TestTheServerItselfIsOutOfReach has an operator let everything through.
 func TestTheServerItselfIsOutOfReach(t *testing.T) {
 	s := serve(t, "--egress-allow-address", "0.0.0.0/0", "--egress-allow-address", "::/0")
-	b := s.open(t, "*")
+	b := open(t, s, "*")
 	b.program("curl")
-	_, port, _ := net.SplitHostPort(s.addr)
+	_, port, _ := net.SplitHostPort(s.Addr)
 	for _, host := range []string{"127.0.0.1", "localhost", "0.0.0.0", "[::ffff:127.0.0.1]"} {
 		if got := b.run("curl -sS -m 5 --noproxy '' http://" + host + ":" + port + "/healthz"); !strings.Contains(got.text, "server's own address") {
 			t.Errorf("%s: %+v", host, got)
@@ -177,36 +178,36 @@ func TestTheProxyOutlivesTheServer(t *testing.T) {
 	o := newOrigin(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "still here") }))
 	s := serve(t, "--egress-allow-address", o.addr, "--ca-bundle", o.authority)
 	host, _, _ := net.SplitHostPort(o.addr)
-	b := s.open(t, host)
+	b := open(t, s, host)
 	b.program("curl")
 	b.ok("curl -sS " + o.url)
-	cmd, _, err := s.c.StartCommand(context.Background(), b.id, sandboxd.CommandSpec{ID: "meanwhile",
+	cmd, _, err := s.C.StartCommand(context.Background(), b.id, sandboxd.CommandSpec{ID: "meanwhile",
 		Shell: "touch waiting; until [ -e gone ]; do sleep 0.05; done; touch asked; curl -sS -m 60 " + o.url + " >answer; touch answered"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	workspaces, err := filepath.Glob(filepath.Join(s.data, "workspaces", "*", "workspace"))
+	workspaces, err := filepath.Glob(filepath.Join(s.Data, "workspaces", "*", "workspace"))
 	if err != nil || len(workspaces) != 1 {
 		t.Fatal(workspaces, err)
 	}
 	there := func(name string) func() bool {
 		return func() bool { _, err := os.Stat(filepath.Join(workspaces[0], name)); return err == nil }
 	}
-	s.until("the command waits", there("waiting"))
-	s.kill()
+	server.Until(t, "the command waits", 30*time.Second, there("waiting"))
+	s.Kill()
 	if err := os.WriteFile(filepath.Join(workspaces[0], "gone"), nil, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	s.until("the request is made", there("asked"))
-	s.start()
-	s.until("the request is answered", there("answered"))
+	server.Until(t, "the request is made", 30*time.Second, there("asked"))
+	s.Start()
+	server.Until(t, "the request is answered", 30*time.Second, there("answered"))
 	if answer, err := os.ReadFile(filepath.Join(workspaces[0], "answer")); err != nil || string(answer) != "still here" {
 		t.Errorf("answer %q, %v; command %s", answer, err, cmd.ID)
 	}
 	if got := b.ok("curl -sS " + o.url); got != "still here" {
 		t.Errorf("after the restart: %q", got)
 	}
-	if sb, err := s.c.Get(context.Background(), b.id); err != nil || sb.Generation != 1 || len(sb.Network.Allow) != 1 {
+	if sb, err := s.C.Get(context.Background(), b.id); err != nil || sb.Generation != 1 || len(sb.Network.Allow) != 1 {
 		t.Errorf("%+v, %v", sb, err)
 	}
 }

@@ -7,169 +7,43 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"net"
-	"net/http"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"sandboxd"
-	"sandboxd/client"
 	"sandboxd/internal/captest"
 	"sandboxd/internal/follow"
+	"sandboxd/test/server"
 )
 
-// binary is the program under test, built once.
-var binary string
+func TestMain(m *testing.M) { os.Exit(server.Main(m)) }
 
-func TestMain(m *testing.M) {
-	os.Exit(func() int {
-		dir, err := os.MkdirTemp("", "sandboxd-network-")
-		if err != nil {
-			panic(err)
-		}
-		defer os.RemoveAll(dir)
-		if err := build(dir); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			return 1
-		}
-		return m.Run()
-	}())
-}
-
-func build(dir string) error {
-	wd, err := os.Getwd()
-	if err != nil {
-		return err
-	}
-	binary = filepath.Join(dir, "sandboxd")
-	for _, step := range [][2]string{{"internal/driver/process/initbin/init", "./cmd/init"}, {binary, "./cmd/sandboxd"}} {
-		cmd := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", step[0], step[1])
-		cmd.Dir = filepath.Dir(filepath.Dir(wd))
-		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-		if out, err := cmd.CombinedOutput(); err != nil {
-			return fmt.Errorf("go build %s: %w\n%s", step[1], err, out)
-		}
-	}
-	return nil
-}
-
-// server is one `sandboxd serve` that may die and come again.
-type server struct {
-	t    *testing.T
-	data string
-	addr string
-	args []string
-	c    *client.Client
-	cmd  *exec.Cmd
-	log  *bytes.Buffer
-	dead chan struct{}
-}
-
-func serve(t *testing.T, args ...string) *server {
+func serve(t *testing.T, args ...string) *server.Instance {
 	t.Helper()
-	captest.Root(t)
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := &server{t: t, data: t.TempDir(), addr: l.Addr().String(), args: args}
-	l.Close()
-	s.start()
-	t.Cleanup(s.finish)
+	s := server.New(t, server.Options{Args: args})
+	s.Start()
 	return s
-}
-
-func (s *server) start() {
-	s.t.Helper()
-	s.log = &bytes.Buffer{}
-	s.cmd = exec.Command(binary, append([]string{"serve", "--data", s.data, "--listen", s.addr, "--driver", "process"}, s.args...)...)
-	s.cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=/nonexistent"}
-	s.cmd.Stdout, s.cmd.Stderr = s.log, s.log
-	if err := s.cmd.Start(); err != nil {
-		s.t.Fatal(err)
-	}
-	dead, cmd := make(chan struct{}), s.cmd
-	s.dead = dead
-	go func() { cmd.Wait(); close(dead) }()
-	s.until("the server answers", func() bool {
-		select {
-		case <-dead:
-			s.t.Fatalf("the server ended at start: %s", s.log)
-		default:
-		}
-		resp, err := http.Get("http://" + s.addr + "/healthz")
-		if err != nil {
-			return false
-		}
-		resp.Body.Close()
-		return resp.StatusCode == http.StatusOK
-	})
-	key, err := os.ReadFile(filepath.Join(s.data, "token"))
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	if s.c, err = client.New("http://"+s.addr, strings.TrimSpace(string(key))); err != nil {
-		s.t.Fatal(err)
-	}
-}
-
-func (s *server) kill() {
-	s.cmd.Process.Kill()
-	<-s.dead
-	s.c.Close()
-}
-
-func (s *server) finish() {
-	list, err := s.c.List(context.Background(), "")
-	if err != nil {
-		s.t.Errorf("list at the end: %v", err)
-	}
-	for _, sb := range list {
-		if err := s.c.Delete(context.Background(), sb.ID); err != nil {
-			s.t.Errorf("delete at the end: %v", err)
-		}
-	}
-	s.until("all is deleted", func() bool {
-		left, err := os.ReadDir(filepath.Join(s.data, "workspaces"))
-		return err == nil && len(left) == 0
-	})
-	s.kill()
-}
-
-func (s *server) until(what string, ok func() bool) {
-	s.t.Helper()
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	deadline := time.After(30 * time.Second)
-	for !ok() {
-		select {
-		case <-tick.C:
-		case <-deadline:
-			s.t.Fatalf("did not happen in 30 s: %s", what)
-		}
-	}
 }
 
 // box is one sandbox.
 type box struct {
 	*testing.T
-	s  *server
+	s  *server.Instance
 	id string
 }
 
-func (s *server) open(t *testing.T, allow ...string) *box {
-	return s.openWith(t, sandboxd.Network{Mode: sandboxd.NetworkProxy, Allow: allow})
+func open(t *testing.T, s *server.Instance, allow ...string) *box {
+	t.Helper()
+	return openWith(t, s, sandboxd.Network{Mode: sandboxd.NetworkProxy, Allow: allow})
 }
 
-func (s *server) openWith(t *testing.T, n sandboxd.Network) *box {
+func openWith(t *testing.T, s *server.Instance, n sandboxd.Network) *box {
 	t.Helper()
-	sb, _, err := s.c.Open(context.Background(), sandboxd.OpenRequest{Network: n, Limits: sandboxd.Limits{MemoryBytes: 2 << 30, TmpBytes: 256 << 20}})
+	sb, _, err := s.C.Open(context.Background(), sandboxd.OpenRequest{Network: n, Limits: sandboxd.Limits{MemoryBytes: 2 << 30, TmpBytes: 256 << 20}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -193,12 +67,12 @@ func (b *box) run(script string, env ...string) result {
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 	defer cancel()
 	began := time.Now()
-	cmd, _, err := b.s.c.StartCommand(ctx, b.id, sandboxd.CommandSpec{Shell: script, Env: vars})
+	cmd, _, err := b.s.C.StartCommand(ctx, b.id, sandboxd.CommandSpec{Shell: script, Env: vars})
 	if err != nil {
 		b.Fatal(err)
 	}
 	var text bytes.Buffer
-	ending, err := follow.Output(ctx, b.s.c, follow.Command{Sandbox: b.id, ID: cmd.ID}, func(f sandboxd.Frame) error {
+	ending, err := follow.Output(ctx, b.s.C, follow.Command{Sandbox: b.id, ID: cmd.ID}, func(f sandboxd.Frame) error {
 		text.Write(f.Data)
 		return nil
 	})
@@ -224,7 +98,7 @@ func (b *box) ok(script string, env ...string) string {
 
 func (b *box) denials() []sandboxd.Denial {
 	b.Helper()
-	a, err := b.s.c.NetworkActivity(context.Background(), b.id)
+	a, err := b.s.C.NetworkActivity(context.Background(), b.id)
 	if err != nil {
 		b.Fatal(err)
 	}

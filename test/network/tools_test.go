@@ -100,7 +100,7 @@ func (tl tool) vars(t *testing.T) (list []string) {
 func (tl tool) bring(t *testing.T, b *box) {
 	t.Helper()
 	if tl.brings != "" {
-		files, err := b.s.c.Files(t.Context(), b.id)
+		files, err := b.s.C.Files(t.Context(), b.id)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -126,14 +126,14 @@ func TestTools(t *testing.T) {
 				t.Fatalf("%s says of no place that it would ask", name)
 			}
 			s := serve(t, append(operator(addresses(t, names...)), trustOfTheMachine()...)...)
-			b := s.open(t, names...)
+			b := open(t, s, names...)
 			captest.Need(t, name, b.run(goPath+"command -v "+tl.program).code == 0, tl.program+" is not where sandboxes see it")
 			tl.bring(t, b)
 			vars := tl.vars(t)
 			b.ok(goPath+tl.install, vars...)
 			b.ok(goPath + tl.proves)
 
-			without := s.open(t)
+			without := open(t, s)
 			tl.bring(t, without)
 			idle := without.run(goPath + tl.idle).took
 			got := without.run(goPath+tl.install, vars...)
@@ -174,7 +174,7 @@ func TestUV(t *testing.T) {
 	names := hosts(t, registryOfPip)
 	captest.Need(t, "pip", len(names) > 0, "pip is not installed")
 	s := serve(t, append(operator(addresses(t, names...)), trustOfTheMachine()...)...)
-	b := s.open(t, names...)
+	b := open(t, s, names...)
 	b.program("pip")
 	vars := tools["pip"].vars(t)
 	for _, v := range vars {
@@ -195,7 +195,7 @@ func TestNodeFetch(t *testing.T) {
 	names := hosts(t, tools["npm"].asks)
 	captest.Need(t, "npm", len(names) > 0, "npm is not installed")
 	s := serve(t, append(operator(addresses(t, names...)), trustOfTheMachine()...)...)
-	b := s.open(t, names...)
+	b := open(t, s, names...)
 	b.program("npm")
 	vars := tools["npm"].vars(t)
 	node := "node"
