@@ -211,3 +211,57 @@ func TestTheProxyOutlivesTheServer(t *testing.T) {
 		t.Errorf("%+v, %v", sb, err)
 	}
 }
+
+// flood holds as many connections to the proxy as it can get, some silent, some
+// with half a request, and asks for what is refused as fast as it can.
+const flood = `
+import socket, time
+held = []
+for i in range(400):
+    s = socket.socket(); s.setblocking(False); s.connect_ex(("127.0.0.1", 3128)); held.append(s)
+time.sleep(0.2)
+for s in held[::2]:
+    try: s.send(b"GET http://a.example/ HTTP/1.1\r\nX: ")
+    except OSError: pass
+open("holding", "w").close()
+time.sleep(60)
+`
+
+// TestAFloodHurtsItself has one sandbox take every connection of its proxy: its
+// other programs wait, and nobody else notices.
+func TestAFloodHurtsItself(t *testing.T) {
+	o := newOrigin(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "fine") }))
+	s := serve(t, "--egress-allow-address", o.addr, "--ca-bundle", o.authority)
+	host, _, _ := net.SplitHostPort(o.addr)
+	evil, other := open(t, s, host), open(t, s, host)
+	evil.program("python3")
+	evil.program("curl")
+	cmd, _, err := s.C.StartCommand(context.Background(), evil.id, sandboxd.CommandSpec{Argv: []string{"/usr/bin/python3", "-c", flood}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	server.Until(t, "the flood holds what it can", 30*time.Second, func() bool { return evil.run("test -e holding").code == 0 })
+	for range 5 {
+		if got := other.run("curl -sS -m 5 " + o.url); got.text != "fine" || got.took > 2*time.Second {
+			t.Errorf("another sandbox: %+v", got)
+		}
+	}
+	if got := evil.run("true"); got.code != 0 || got.took > 2*time.Second {
+		t.Errorf("a command beside the flood: %+v", got)
+	}
+	if _, err := s.C.StopCommand(context.Background(), evil.id, cmd.ID, 0); err != nil {
+		t.Fatal(err)
+	}
+	if got := evil.ok("curl -sS -m 10 " + o.url); got != "fine" {
+		t.Errorf("after the flood: %q", got)
+	}
+	// The log of a program that is refused without end stays small.
+	evil.ok(`for i in $(seq 400); do echo "url = http://h$i.example/"; done >list; curl -sS -K list >/dev/null`)
+	a, err := s.C.NetworkActivity(context.Background(), evil.id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(a.Denials) != 256 || a.DenialsDropped < 144 {
+		t.Errorf("%d denials, %d dropped", len(a.Denials), a.DenialsDropped)
+	}
+}
