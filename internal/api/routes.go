@@ -54,6 +54,9 @@ func routes() []route {
 			query: []param{{"command_id", "string", "Attach to this command instead of starting a shell"},
 				{"cols", "integer", "Columns, default 80"}, {"rows", "integer", "Rows, default 24"}}, status: "101"})},
 
+		{op("GET", box+"/ports", "list-ports", "List the TCP ports that listen inside, with their processes"), typed((*face).ports)},
+		{op("GET", box+"/ports/{port}/connect", "connect-port", "Connect to a TCP port: "+connectDoc), raw((*face).connect, spec{status: "101"})},
+
 		{op("GET", file, "list-files", "List a directory"), raw((*face).listFiles, spec{
 			query: []param{pathParam, {"recursive", "boolean", "List deeper levels too"}, {"depth", "integer", "Levels, with recursive"},
 				{"max", "integer", "Most entries, default 100000"}}, answers: "application/json", schema: listing{}})},
@@ -166,9 +169,9 @@ func parseQuery(r *http.Request, known []string) (url.Values, error) {
 
 func (s spec) document(api huma.API, op *huma.Operation) {
 	schemas := api.OpenAPI().Components.Schemas
-	for _, name := range []string{"id", "cid"} {
-		if strings.Contains(op.Path, "{"+name+"}") {
-			op.Parameters = append(op.Parameters, &huma.Param{Name: name, In: "path", Required: true, Schema: &huma.Schema{Type: "string"}})
+	for _, p := range []param{{name: "id", kind: "string"}, {name: "cid", kind: "string"}, {name: "port", kind: "integer"}} {
+		if strings.Contains(op.Path, "{"+p.name+"}") {
+			op.Parameters = append(op.Parameters, &huma.Param{Name: p.name, In: "path", Required: true, Schema: &huma.Schema{Type: p.kind}})
 		}
 	}
 	for _, p := range s.query {

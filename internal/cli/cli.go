@@ -116,6 +116,7 @@ type grammar struct {
 	Ps      psCmd      `cmd:"" help:"List sandboxes, or the commands of one."`
 	Logs    logsCmd    `cmd:"" help:"Print the output of a command."`
 	Network networkCmd `cmd:"" help:"Say what a sandbox's proxy let through and what it refused, and why."`
+	Port    portCmd    `cmd:"" help:"Reach a port of a sandbox on 127.0.0.1 here, or list its ports."`
 	Stop    stopCmd    `cmd:"" help:"Stop sandboxes and keep their files, or stop one command."`
 	Rm      rmCmd      `cmd:"" help:"Delete sandboxes with their files."`
 	MCP     mcpCmd     `cmd:"" name:"mcp" help:"Serve MCP on stdin and stdout: one sandbox for one agent."`

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"sandboxd"
+	"sandboxd/internal/relay"
 )
 
 // kept bounds the different refusals that a gate remembers.
@@ -193,7 +194,7 @@ func (g *Gate) addresses(ctx context.Context, t Target) ([]netip.Addr, error) {
 // dial connects to a target that the rules allow. Every connection of every
 // sandbox is made here or by the upstream proxy, and to an address that was
 // checked a moment before: nothing is resolved in between.
-func (g *Gate) dial(ctx context.Context, t Target) (net.Conn, error) {
+func (g *Gate) dial(ctx context.Context, t Target) (*counter, error) {
 	ctx, cancel := context.WithTimeout(ctx, dialTime)
 	defer cancel()
 	if err := g.ask(t); err != nil {
@@ -239,23 +240,34 @@ func (g *Gate) guess(ctx context.Context, t Target) error {
 // dialForward is dial for plain requests. With an upstream proxy it is that which
 // is dialled, and the request's target was asked about before.
 func (g *Gate) dialForward(ctx context.Context, _, authority string) (net.Conn, error) {
+	var conn *counter
+	var err error
 	if g.proxy.cfg.Upstream != nil {
-		return g.counted(g.proxy.dialUpstream(ctx))
+		conn, err = g.counted(g.proxy.dialUpstream(ctx))
+	} else {
+		var t Target
+		if t, err = ParseTarget(authority, 0); err == nil {
+			conn, err = g.dial(ctx, t)
+		}
 	}
-	t, err := ParseTarget(authority, 0)
 	if err != nil {
-		return nil, err
+		return nil, err // not a nil pointer in an interface
 	}
-	return g.dial(ctx, t)
+	return conn, nil
 }
 
 // counted is a connection whose bytes the gate counts.
-func (g *Gate) counted(conn net.Conn, err error) (net.Conn, error) {
+func (g *Gate) counted(conn net.Conn, err error) (*counter, error) {
 	if err != nil {
 		return nil, err
 	}
 	g.connections.Add(1)
-	return &counter{Conn: conn, g: g, idle: time.AfterFunc(silence, func() { conn.Close() })}, nil
+	c := &counter{Conn: conn, g: g, over: make(chan struct{})}
+	c.idle = time.AfterFunc(silence, func() {
+		close(c.over)
+		conn.Close()
+	})
+	return c, nil
 }
 
 // counter also ends a connection on which nothing has moved for long.
@@ -263,6 +275,25 @@ type counter struct {
 	net.Conn
 	g    *Gate
 	idle *time.Timer
+	over chan struct{} // closed when it ended for that
+}
+
+// Done is relay's.
+func (c *counter) Done() <-chan struct{} { return c.over }
+
+// Broken is relay's.
+func (c *counter) Broken() bool {
+	tcp, ok := c.Conn.(*net.TCPConn)
+	return ok && relay.BrokenTCP(tcp)
+}
+
+// Reset is relay's.
+func (c *counter) Reset() error {
+	c.idle.Stop()
+	if tcp, ok := c.Conn.(*net.TCPConn); ok {
+		return relay.ResetTCP(tcp)
+	}
+	return c.Conn.Close()
 }
 
 func (c *counter) Read(b []byte) (int, error) {
@@ -278,7 +309,7 @@ func (c *counter) Write(b []byte) (int, error) {
 }
 
 func (c *counter) moved(n int) int64 {
-	if n > 0 {
+	if n > 0 && c.idle.Stop() {
 		c.idle.Reset(silence)
 	}
 	return int64(n)

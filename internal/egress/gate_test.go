@@ -22,6 +22,7 @@ import (
 
 	"sandboxd"
 	"sandboxd/internal/leaktest"
+	"sandboxd/internal/relay"
 )
 
 func TestMain(m *testing.M) { leaktest.Main(m) }
@@ -94,7 +95,7 @@ func open(t *testing.T, cfg Config, allow, deny []string) *gateway {
 			if err != nil {
 				return
 			}
-			serving.Go(func() { g.Serve(conn.(*net.TCPConn)) })
+			serving.Go(func() { g.Serve(tcpStream{conn.(*net.TCPConn)}) })
 		}
 	})
 	t.Cleanup(func() {
@@ -501,7 +502,7 @@ func TestUpstream(t *testing.T) {
 		}
 		defer here.Close()
 		io.WriteString(here, "HTTP/1.1 200 OK\r\n\r\n")
-		join(here, there)
+		relay.Join(here.(relay.Conn), there.(relay.Conn))
 	})
 	auth := "Basic " + base64.StdEncoding.EncodeToString([]byte("op:s3cret"))
 	for name, srv := range map[string]*httptest.Server{"http": httptest.NewServer(handler), "https": httptest.NewTLSServer(handler)} {
@@ -585,4 +586,12 @@ func TestAStreamAfterTheEndIsClosed(t *testing.T) {
 // pipeStream is a stream in memory; its half close is a whole one.
 type pipeStream struct{ net.Conn }
 
-func (p pipeStream) CloseWrite() error { return p.Close() }
+func (p pipeStream) CloseWrite() error     { return p.Close() }
+func (p pipeStream) Reset() error          { return p.Close() }
+func (p pipeStream) Done() <-chan struct{} { return nil }
+
+// tcpStream is a stream over a socket.
+type tcpStream struct{ *net.TCPConn }
+
+func (s tcpStream) Reset() error          { return relay.ResetTCP(s.TCPConn) }
+func (s tcpStream) Done() <-chan struct{} { return nil }

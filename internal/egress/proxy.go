@@ -143,6 +143,10 @@ func (p *Proxy) hostHas(addr netip.Addr) bool {
 type Stream interface {
 	io.ReadWriteCloser
 	CloseWrite() error
+	// Reset is Close that tells the sandbox that there was more to come.
+	Reset() error
+	// Done is closed when the sandbox or its link gave the stream up.
+	Done() <-chan struct{}
 	SetReadDeadline(time.Time) error
 	SetWriteDeadline(time.Time) error
 }
@@ -169,6 +173,13 @@ type streamConn struct {
 // Close ends the stream.
 func (c *streamConn) Close() error {
 	err := c.Stream.Close()
+	c.once.Do(func() { close(c.done) })
+	return err
+}
+
+// Reset ends it as what broke off.
+func (c *streamConn) Reset() error {
+	err := c.Stream.Reset()
 	c.once.Do(func() { close(c.done) })
 	return err
 }

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"sandboxd"
+	"sandboxd/internal/relay"
 )
 
 // DenialsPath is where a sandbox reads what it was refused, of the proxy itself.
@@ -78,7 +79,7 @@ func (g *Gate) plain(w http.ResponseWriter, r *http.Request) {
 // connect makes a tunnel.
 func (g *Gate) connect(w http.ResponseWriter, r *http.Request) {
 	t, err := targetOf(r)
-	var there net.Conn
+	var there *counter
 	if err == nil {
 		there, err = g.dial(r.Context(), t)
 	}
@@ -95,7 +96,7 @@ func (g *Gate) connect(w http.ResponseWriter, r *http.Request) {
 	if _, err := io.WriteString(here, "HTTP/1.1 200 Connection established\r\n\r\n"); err != nil {
 		return
 	}
-	join(tunnelEnd{here, buffered.Reader}, there)
+	relay.Join(tunnelEnd{here, buffered.Reader}, there)
 }
 
 // failed answers a request that is not passed on. The reason stands in the status
@@ -168,27 +169,9 @@ func (e tunnelEnd) Read(b []byte) (int, error) { return e.r.Read(b) }
 
 func (e tunnelEnd) CloseWrite() error { return e.Conn.(*streamConn).CloseWrite() }
 
-// join copies both ways until both have ended, with half closes passed on.
-func join(a, b net.Conn) {
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		pour(a, b)
-	}()
-	pour(b, a)
-	<-done
-}
+func (e tunnelEnd) Reset() error { return e.Conn.(*streamConn).Reset() }
 
-// pour copies one way. When that breaks, both ends are closed: the other way must
-// not wait for an end that cannot come.
-func pour(to, from net.Conn) {
-	if _, err := io.Copy(to, from); err != nil {
-		to.Close()
-		from.Close()
-		return
-	}
-	_ = to.(interface{ CloseWrite() error }).CloseWrite() // a broken end shows in the other copy
-}
+func (e tunnelEnd) Done() <-chan struct{} { return e.Conn.(*streamConn).Done() }
 
 // forwardProxy is what a transport asks for its proxy.
 func (p *Proxy) forwardProxy() func(*http.Request) (*url.URL, error) {

@@ -30,7 +30,7 @@ func Attach(ctx context.Context, conn io.ReadWriteCloser, opts Options) (*Link, 
 		conn: conn, opts: opts, nonce: binary.LittleEndian.Uint64(raw[:]),
 		writing: make(chan struct{}, 1), replies: make(chan wire.Frame, replies),
 		broken: make(chan struct{}), done: make(chan struct{}),
-		byNumber: map[uint32]*command{}, byID: map[string]*command{}, pings: map[uint64]chan struct{}{},
+		byNumber: map[uint32]*command{}, byID: map[string]*command{}, pings: map[uint64]chan struct{}{}, asked: map[uint64]chan sandboxd.PortList{},
 	}
 	l.w = wire.NewWriter(conn, l.nonce)
 	l.streams = wire.NewStreams(true, wire.StreamLimits{Local: wire.MaxDials, Remote: wire.MaxServices},
@@ -156,6 +156,7 @@ func (l *Link) checkAck(body []byte) error {
 	if ack.Version < l.opts.MinVersion || ack.Version > l.opts.MaxVersion {
 		return violation("the init chose version %d", ack.Version)
 	}
+	l.version = ack.Version
 	return nil
 }
 

@@ -39,7 +39,7 @@ func (e *evil) sync(known ...wire.Frame) bool {
 	}
 	e.nonce = f.Nonce
 	e.w = wire.NewWriter(e.conn, f.Nonce)
-	ack, _ := json.Marshal(wire.SyncAck{Version: 1})
+	ack, _ := json.Marshal(wire.SyncAck{Version: wire.MaxVersion})
 	frames := append([]wire.Frame{{Type: wire.TypeSyncAck, Payload: ack}}, known...)
 	return e.w.SendAll(append(frames, wire.Frame{Type: wire.TypeKnownEnd})...) == nil
 }

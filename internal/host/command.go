@@ -94,10 +94,7 @@ func (h *Host) StartCommand(ctx context.Context, id string, spec sandboxd.Comman
 	ctx = context.WithoutCancel(ctx)
 	cmd, started, err := env.run(ctx, spec)
 	if err != nil {
-		// What a delete overtook failed because of it.
-		if _, gone := h.record(ctx, id); sandboxd.ClassOf(gone) == sandboxd.ClassGone && gone != nil {
-			err = gone
-		}
+		err = h.overtaken(ctx, id, err)
 	}
 	return cmd, started, err
 }

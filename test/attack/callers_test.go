@@ -56,12 +56,12 @@ var upgrade = map[string]string{"Connection": "Upgrade", "Upgrade": "websocket",
 
 // at fills the ids in.
 func (r route) at(id, command string) request {
-	path := strings.NewReplacer("{id}", id, "{cid}", command).Replace(r.path)
+	path := strings.NewReplacer("{id}", id, "{cid}", command, "{port}", "1").Replace(r.path)
 	if strings.Contains(r.path, "/files") && !strings.HasSuffix(r.path, "/rename") {
 		path += "?path=a"
 	}
 	in := request{method: r.method, path: path}
-	if strings.HasSuffix(r.path, "/terminal") {
+	if strings.HasSuffix(r.path, "/terminal") || strings.HasSuffix(r.path, "/connect") {
 		in.header = upgrade
 	}
 	if r.body != "" || r.method == "PUT" {

@@ -231,7 +231,7 @@ func (d *Driver) Start(ctx context.Context, spec sandboxd.EnvironmentSpec) (sand
 	loopback := builtin.NewLoopback()
 	env := &environment{
 		spec: spec, serial: sandboxd.NewID(), gone: make(chan struct{}),
-		server: inside.New(builtin.Spawner{Loopback: loopback}, inside.Options{Nonce: spec.Nonce, Listen: loopback.Listen}),
+		server: inside.New(builtin.Spawner{Loopback: loopback}, inside.Options{Nonce: spec.Nonce, Dial: loopback.Dial, Ports: loopback.Ports, Listen: loopback.Listen}),
 	}
 	w.mu.Lock()
 	if old := w.envs[spec.ID]; old != nil && !old.over() {

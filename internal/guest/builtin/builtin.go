@@ -3,7 +3,8 @@
 //
 // It is not a shell and not an isolation: nothing here starts a host process or
 // touches a file. Programs: echo, cat, sleep, exit, true, false, flood BYTES,
-// stderr TEXT, env, pwd, fetch URL, and /bin/sh -c with these separated by ';'.
+// stderr TEXT, env, pwd, fetch URL, listen (see Loopback), and /bin/sh -c with these separated
+// by ';'.
 package builtin
 
 import (
@@ -104,6 +105,7 @@ func init() {
 		"exit":   func(_ *process, args []string) int { return number(args) & 0xff },
 		"flood":  flood,
 		"fetch":  fetch,
+		"listen": listen,
 	}
 }
 
@@ -203,7 +205,7 @@ func fetch(p *process, args []string) int {
 	if err != nil {
 		return p.usage("fetch: there is no proxy")
 	}
-	conn, err := p.loopback.Dial(uint16(port))
+	conn, err := p.loopback.Connect(uint16(port))
 	if err != nil {
 		return p.usage("fetch: " + err.Error())
 	}

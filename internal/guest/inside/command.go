@@ -118,6 +118,9 @@ func (c *command) run(spec wire.Start, groups []int) {
 	var pumps sync.WaitGroup
 	s.mu.Lock()
 	c.proc = proc
+	if l, ok := proc.(leader); ok {
+		s.leaders.add(l.Leader(), c.id)
+	}
 	early := c.early
 	c.early = nil
 	for _, o := range proc.Outputs() {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"io"
 	"net"
-	"strconv"
 	"sync"
 
 	"sandboxd/internal/guest/wire"
@@ -18,10 +17,13 @@ type Options struct {
 	Nonce string
 	// MinVersion and MaxVersion override what is spoken.
 	MinVersion, MaxVersion int
-	// Dial opens a port of the sandbox; nil dials 127.0.0.1, then ::1.
+	// Dial opens a port of the sandbox; nil dials 127.0.0.1, then ::1, and never a
+	// port on which this process listens itself. The connection has CloseWrite.
 	Dial func(ctx context.Context, port uint16) (net.Conn, error)
 	// Listen takes a port of the sandbox's loopback; nil is 127.0.0.1.
 	Listen func(port uint16) (net.Listener, error)
+	// Ports lists what listens in the sandbox; nil asks the kernel.
+	Ports func() wire.PortList
 }
 
 // Server is the sandbox's end. It outlives its links: commands run and output is
@@ -39,8 +41,11 @@ type Server struct {
 	linked   chan struct{} // closed and replaced when link is set
 	serving  io.Closer     // the newest connection
 	closed   bool
-	running  sync.WaitGroup          // commands
+	running  sync.WaitGroup // commands
+	leaders  leaders
 	ports    map[uint16]net.Listener // this end's own, by number
+
+	looking sync.Mutex // held while ports are listed: one look at a time is enough
 }
 
 // New makes a server that starts commands with spawner.
@@ -54,23 +59,14 @@ func New(spawner Spawner, opts Options) *Server {
 	if opts.Listen == nil {
 		opts.Listen = listenLoopback
 	}
-	return &Server{
+	s := &Server{
 		spawner: spawner, opts: opts, byNumber: map[uint32]*command{}, byID: map[string]*command{},
 		room: make(chan struct{}), linked: make(chan struct{}), ports: map[uint16]net.Listener{},
 	}
-}
-
-func dialLoopback(ctx context.Context, port uint16) (net.Conn, error) {
-	var d net.Dialer
-	p := strconv.Itoa(int(port))
-	conn, err := d.DialContext(ctx, "tcp4", net.JoinHostPort("127.0.0.1", p))
-	if err == nil {
-		return conn, nil
+	if s.opts.Ports == nil {
+		s.opts.Ports = s.listening
 	}
-	if conn, err6 := d.DialContext(ctx, "tcp6", net.JoinHostPort("::1", p)); err6 == nil {
-		return conn, nil
-	}
-	return nil, err
+	return s
 }
 
 // ErrClosed is what Serve returns after Close.

@@ -39,6 +39,9 @@ type Process interface {
 	Wait() wire.Exit
 }
 
+// leader is a Process of which the number inside is known.
+type leader interface{ Leader() int }
+
 // Output is one stream of a process; Tag is 1 for stdout (and a terminal), 2 for stderr.
 type Output struct {
 	Tag byte

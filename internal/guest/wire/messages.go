@@ -26,3 +26,19 @@ type Exit struct {
 	MaxRSS    int64  `json:"max_rss"`          // bytes, of the largest such process
 	Error     string `json:"error,omitempty"`  // why it never ran
 }
+
+// PortList is what listens in a sandbox, the init's own ports left out.
+type PortList struct {
+	Ports      []Port `json:"ports"`      // at most MaxPorts
+	Incomplete bool   `json:"incomplete"` // there are more, or not all could be looked at
+}
+
+// Port is one listening TCP socket. PID, Name and Command are empty when they are
+// not known.
+type Port struct {
+	Port    int    `json:"port"`
+	Address string `json:"address"`           // as 127.0.0.1, 0.0.0.0 or ::
+	PID     int    `json:"pid,omitempty"`     // of a process that has it, as numbered inside
+	Name    string `json:"name,omitempty"`    // of that process, at most MaxPortName bytes
+	Command string `json:"command,omitempty"` // id of the command that it belongs to
+}

@@ -103,7 +103,7 @@ func (s *Streams) Accept(number uint32) (*Stream, error) {
 }
 
 func (s *Streams) add(number uint32) *Stream {
-	st := &Stream{owner: s, number: number, answered: make(chan struct{}), credit: StreamWindow, granted: StreamWindow}
+	st := &Stream{owner: s, number: number, answered: make(chan struct{}), done: make(chan struct{}), credit: StreamWindow, granted: StreamWindow}
 	st.cond.L = &st.mu
 	s.byID[number] = st
 	s.opened[number&1]++
@@ -160,11 +160,11 @@ func (s *Streams) Handle(f Frame) error {
 	case TypeStreamCredit:
 		return st.addCredit(f.Arg)
 	case TypeStreamEnd:
-		if st.ended(false) {
+		if st.ended() {
 			s.remove(st)
 		}
 	case TypeStreamClose:
-		st.ended(true)
+		st.givenUp(f.Flags&FlagReset != 0)
 		s.remove(st)
 	default:
 		return fmt.Errorf("%w: frame type %d", ErrProtocol, f.Type)
@@ -191,10 +191,30 @@ type Stream struct {
 	eof     bool  // the other side sends no more
 	deaf    bool  // the other side reads no more
 	sentEnd bool  // this side sends no more
+	cut     bool  // the other side had more to send
 	closed  bool  // by Close
 	failed  error // link end or refusal
+	over    bool  // done is closed
+	done    chan struct{}
 
 	readBy, writeBy deadline
+}
+
+// ErrReset is the end of a stream whose other side gave it up before it had sent
+// all: what was read is not the whole.
+var ErrReset = errors.New("the other side reset the stream")
+
+// Done is closed when the stream is given up as a whole, by either side or with
+// its link. What came before can still be read.
+func (st *Stream) Done() <-chan struct{} { return st.done }
+
+// finish closes done. Under st.mu.
+func (st *Stream) finish() {
+	if !st.over {
+		st.over = true
+		close(st.done)
+	}
+	st.cond.Broadcast()
 }
 
 // Number names the stream in frames.
@@ -225,7 +245,7 @@ func (st *Stream) fail(err error) {
 	default:
 		close(st.answered)
 	}
-	st.cond.Broadcast()
+	st.finish()
 }
 
 func (st *Stream) data(b []byte) error {
@@ -252,13 +272,21 @@ func (st *Stream) addCredit(n uint64) error {
 }
 
 // ended notes the other side's end and says whether both have ended.
-func (st *Stream) ended(deaf bool) bool {
+func (st *Stream) ended() bool {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	st.eof = true
-	st.deaf = st.deaf || deaf
 	st.cond.Broadcast()
 	return st.sentEnd
+}
+
+// givenUp notes that the other side neither sends nor reads any more.
+func (st *Stream) givenUp(reset bool) {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	st.cut = reset && !st.eof
+	st.eof, st.deaf = true, true
+	st.finish()
 }
 
 // Read implements io.Reader. What came before the other side's end is read first.
@@ -280,7 +308,10 @@ func (st *Stream) Read(b []byte) (int, error) {
 	}
 	if len(st.buf) == 0 {
 		err := st.failed
-		if err == nil || st.eof {
+		switch {
+		case st.cut:
+			err = ErrReset
+		case err == nil || st.eof:
 			err = io.EOF
 		}
 		st.mu.Unlock()
@@ -363,7 +394,12 @@ func (st *Stream) CloseWrite() error {
 }
 
 // Close gives the stream up both ways; what was written before still arrives.
-func (st *Stream) Close() error {
+func (st *Stream) Close() error { return st.giveUp(0) }
+
+// Reset is Close that tells the other side that there was more to send.
+func (st *Stream) Reset() error { return st.giveUp(FlagReset) }
+
+func (st *Stream) giveUp(flags uint8) error {
 	st.mu.Lock()
 	if st.closed {
 		st.mu.Unlock()
@@ -372,13 +408,13 @@ func (st *Stream) Close() error {
 	st.closed = true
 	st.buf = nil
 	silent := st.deaf || st.failed != nil || (st.sentEnd && st.eof)
-	st.cond.Broadcast()
+	st.finish()
 	st.mu.Unlock()
 	st.owner.remove(st)
 	if silent {
 		return nil
 	}
-	return st.owner.send(Frame{Type: TypeStreamClose, Number: st.number})
+	return st.owner.send(Frame{Type: TypeStreamClose, Flags: flags, Number: st.number})
 }
 
 // Forget drops a stream that was accepted and then refused; nothing is sent.

@@ -24,7 +24,8 @@ type Harness struct {
 	New func(t *testing.T, places int) sandboxd.Host
 	// Program spells a program of the suite as an argv of the driver: echo TEXT,
 	// cat, sleep SECONDS, exit CODE, flood BYTES (to stdout), stderr TEXT, env, pwd,
-	// and fetch URL, which prints the answer of the sandbox's proxy with its head.
+	// fetch URL, which prints the answer of the sandbox's proxy with its head, and
+	// listen PORT MODE [ADDRESS] (see listenScript).
 	// Nil passes them as they are.
 	Program func(name string, args ...string) []string
 }
@@ -38,6 +39,9 @@ func ShellPrograms(name string, args ...string) []string {
 		"pwd":    `pwd`,
 		"fetch":  `exec curl -sSi --max-time 20 "$1"`,
 	}[name]
+	if name == "listen" {
+		return append([]string{"python3", "-c", listenScript}, args...)
+	}
 	if script == "" {
 		return append([]string{name}, args...)
 	}
@@ -55,7 +59,7 @@ func Run(t *testing.T, harness Harness) {
 	groups := []struct {
 		name  string
 		cases []testCase
-	}{{"lifecycle", lifecycleCases}, {"commands", commandCases}, {"files", fileCases}, {"network", networkCases}}
+	}{{"lifecycle", lifecycleCases}, {"commands", commandCases}, {"files", fileCases}, {"network", networkCases}, {"ports", portCases}}
 	for _, group := range groups {
 		t.Run(group.name, func(t *testing.T) {
 			for _, tc := range group.cases {

@@ -192,6 +192,9 @@ type process struct {
 	exit    wire.Exit // valid once done is closed
 }
 
+// Leader is the number of the command's first process, which is its session's too.
+func (p *process) Leader() int { return p.pid }
+
 func (p *process) Stdin() io.WriteCloser    { return p.stdin }
 func (p *process) Outputs() []inside.Output { return p.outputs }
 

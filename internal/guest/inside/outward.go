@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"sandboxd/internal/guest/wire"
+	"sandboxd/internal/relay"
 )
 
 const (
@@ -73,19 +74,13 @@ func (s *Server) offer(l net.Listener, service string) {
 				conn.Close()
 				return
 			}
-			Join(st, conn)
+			half, ok := conn.(relay.Conn)
+			if !ok {
+				conn.Close()
+				st.Close()
+				return
+			}
+			relay.Join(st, half)
 		}()
 	}
-}
-
-// dial opens a port for the host. This end's own lead out of the sandbox and are
-// not part of what is in it.
-func (s *Server) dial(ctx context.Context, port uint16) (net.Conn, error) {
-	s.mu.Lock()
-	own := s.ports[port] != nil
-	s.mu.Unlock()
-	if own {
-		return nil, fmt.Errorf("port %d is the sandbox's way to its host", port)
-	}
-	return s.opts.Dial(ctx, port)
 }
