@@ -153,6 +153,15 @@ func TestWhatNoSandboxReaches(t *testing.T) {
 		t.Errorf("metadata: %+v", got)
 	}
 	b.refused("169.254.169.254:80", sandboxd.DenyAddress)
+	// The port is the init's, and the host neither shows it nor connects to it.
+	ports, err := s.C.ListPorts(context.Background(), b.id)
+	if err != nil || len(ports.Ports) != 0 {
+		t.Errorf("ports %+v, %v", ports, err)
+	}
+	if conn, err := s.C.DialPort(context.Background(), b.id, sandboxd.ProxyPort); err == nil {
+		conn.Close()
+		t.Error("the proxy was reached from outside")
+	}
 	// Nobody inside takes the port, and no other sandbox's is there.
 	if got := b.run(`/usr/bin/python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 3128))'`); got.code == 0 {
 		t.Errorf("the proxy's port was taken: %+v", got)
