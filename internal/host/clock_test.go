@@ -176,7 +176,7 @@ func TestClocksOfACommand(t *testing.T) {
 		name             string
 		spec             sandboxd.CommandSpec
 		cause            sandboxd.Cause
-		up, down, upThen func(*setClock) // at 5, 15 and 25 minutes
+		up, down, upThen func(*setClock) // at 5, 15 and 30 minutes
 		want             time.Duration
 	}{
 		{"timeout", total, sandboxd.CauseTimeout, right, right, right, 60 * minute},
@@ -217,7 +217,7 @@ func TestClocksOfACommand(t *testing.T) {
 				tc.down(w.clock)
 				<-time.After(5 * minute)
 				w.up()
-				time.AfterFunc(5*minute-time.Second, func() { tc.upThen(w.clock) })
+				time.AfterFunc(10*minute, func() { tc.upThen(w.clock) })
 				ending := w.ended(cmd)
 				if ending.Cause != tc.cause {
 					t.Fatalf("ended by %s", ending.Cause)

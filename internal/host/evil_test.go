@@ -229,7 +229,7 @@ func evilTime(t *testing.T) time.Duration {
 // the kernel's too.
 func jitter(behaviour string) time.Duration {
 	if behaviour == "floods" {
-		return 100 * time.Millisecond
+		return 50 * time.Millisecond
 	}
 	return 10 * time.Millisecond
 }
