@@ -36,6 +36,13 @@ func run() error {
 	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
 		return err
 	}
+	if err := endure(); err != nil {
+		return err
+	}
+	// A container engine has done the first stage's work and passes no descriptors.
+	if len(os.Args) > 1 && os.Args[1] == "attached" {
+		return serveAttached()
+	}
 	return serve()
 }
 
@@ -62,14 +69,6 @@ func endure() error {
 
 // serve is process 1.
 func serve() error {
-	if err := endure(); err != nil {
-		return err
-	}
-	// Of its own and of one place: pending ones coalesce, and a flood of other
-	// signals pushes none out.
-	ended := make(chan os.Signal, 1)
-	signal.Notify(ended, syscall.SIGCHLD)
-
 	in := os.NewFile(setup.FDSpec, "spec")
 	body, err := io.ReadAll(in)
 	if err != nil {
@@ -87,12 +86,7 @@ func serve() error {
 	for i := range groups {
 		groups[i] = setup.FDGroups + i
 	}
-	spawner := spawn.New(groups, uint64(spec.OpenFiles))
-	go func() {
-		for range ended {
-			spawner.Reap()
-		}
-	}()
+	spawner := reaping(spawn.New(groups, uint64(spec.OpenFiles)))
 
 	// listen and not the host's bind makes this process the peer that the host
 	// sees when it dials.
@@ -110,6 +104,20 @@ func serve() error {
 	}
 	unix.Close(setup.FDReady)
 	return accept(listener, inside.New(spawner, inside.Options{Nonce: spec.Nonce}))
+}
+
+// reaping has every process collected that ends.
+func reaping(spawner *spawn.Spawner) *spawn.Spawner {
+	// Of its own and of one place: pending ones coalesce, and a flood of other
+	// signals pushes none out.
+	ended := make(chan os.Signal, 1)
+	signal.Notify(ended, syscall.SIGCHLD)
+	go func() {
+		for range ended {
+			spawner.Reap()
+		}
+	}()
+	return spawner
 }
 
 // accept serves each connection; the server lets the newest replace the older. One

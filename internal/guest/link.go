@@ -39,7 +39,7 @@ type Options struct {
 	// served by a goroutine and closed when the function returns.
 	Services map[string]func(io.ReadWriteCloser)
 	// Flush begins with zeros that complete what a dead host left unfinished; for
-	// connections that outlive a host.
+	// connections that outlive a host. A sandboxd.Continued sets it by itself.
 	Flush bool
 	// MinVersion and MaxVersion override what is spoken.
 	MinVersion, MaxVersion int

@@ -54,7 +54,7 @@ func build(dir string) error {
 	repository := filepath.Dir(filepath.Dir(wd))
 	binary, intruder, prober = filepath.Join(dir, "sandboxd"), filepath.Join(dir, "intruder"), filepath.Join(dir, "prober")
 	for _, step := range [][2]string{
-		{"internal/driver/process/initbin/init", "./cmd/init"}, {binary, "./cmd/sandboxd"},
+		{"internal/driver/initbin/init", "./cmd/init"}, {binary, "./cmd/sandboxd"},
 		{intruder, "./test/attack/intruder"}, {prober, "./internal/isolate/prober"},
 	} {
 		cmd := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", step[0], step[1])

@@ -54,7 +54,7 @@ func build(dir string) error {
 	binary = filepath.Join(dir, "sandboxd")
 	// As `make build` does it; what is up to date is not written again.
 	steps := [][]string{
-		{"build", "-trimpath", "-ldflags", "-s -w", "-o", "internal/driver/process/initbin/init", "./cmd/init"},
+		{"build", "-trimpath", "-ldflags", "-s -w", "-o", "internal/driver/initbin/init", "./cmd/init"},
 		{"build", "-trimpath", "-ldflags", "-s -w", "-o", binary, "./cmd/sandboxd"},
 	}
 	for _, args := range steps {
