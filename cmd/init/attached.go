@@ -38,7 +38,8 @@ func serveAttached() error {
 	if werr := setup.WriteMessage(conn, report); werr != nil || err != nil {
 		return errors.Join(err, werr)
 	}
-	spawner := reaping(spawn.New(nil, uint64(spec.OpenFiles)))
+	spawner := spawn.New(nil, uint64(spec.OpenFiles))
+	go spawner.Reap()
 	return inside.New(spawner, inside.Options{Nonce: spec.Nonce}).Serve(conn)
 }
 

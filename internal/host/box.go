@@ -29,7 +29,7 @@ type box struct {
 }
 
 func newBox(h *Host, rec sandboxd.SandboxRecord, d sandboxd.Driver) *box {
-	b := &box{h: h, id: rec.ID, key: rec.Key, uid: rec.UID, driver: d, old: rec.CreatedAt.Before(h.began), life: make(chan struct{}, 1)}
+	b := &box{h: h, id: rec.ID, key: rec.Key, uid: rec.UID, driver: d, old: h.former[rec.ID], life: make(chan struct{}, 1)}
 	b.ctx, b.abort = context.WithCancel(h.ctx)
 	return b
 }

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"sandboxd"
+	"sandboxd/internal/clock"
 	"sandboxd/internal/failpoint"
 	"sandboxd/internal/guest"
 	"sandboxd/internal/guest/wire"
@@ -38,14 +39,14 @@ type command struct {
 	env     *environment
 	id      string
 	spec    sandboxd.CommandSpec
-	started time.Time
+	began   clock.Moment
 	journal *journal.Journal
 	group   bool // has a cgroup of its own
 	adopted bool // started by a former process
 
-	lastOutput atomic.Int64 // unix nanoseconds
+	lastOutput atomic.Int64 // nanoseconds of Host.uptime
 	followers  atomic.Int64
-	left       atomic.Int64 // when the last follower left, unix nanoseconds
+	left       atomic.Int64 // when the last follower left, as lastOutput
 
 	// fed is closed when the input of the specification is delivered: what is
 	// written later comes after it.
@@ -59,8 +60,8 @@ type command struct {
 }
 
 func newCommand(env *environment, rec sandboxd.CommandRecord, j *journal.Journal) *command {
-	c := &command{env: env, id: rec.ID, spec: rec.Spec, started: rec.StartedAt, journal: j, fed: make(chan struct{}), done: make(chan struct{}), result: rec.Command}
-	now := time.Now().UnixNano()
+	c := &command{env: env, id: rec.ID, spec: rec.Spec, began: clock.Moment{Wall: rec.StartedAt, Boot: rec.StartedBoot}, journal: j, fed: make(chan struct{}), done: make(chan struct{}), result: rec.Command}
+	now := env.b.h.uptime()
 	c.lastOutput.Store(now)
 	c.left.Store(now)
 	return c
@@ -147,17 +148,13 @@ func (e *environment) run(ctx context.Context, spec sandboxd.CommandSpec) (sandb
 		return sandboxd.Command{}, false, sandboxd.Errorf(sandboxd.ClassBusy, "the sandbox stopped before the command started")
 	}
 	h := e.b.h
-	now := time.Now()
+	now := h.clock()
 	rec := sandboxd.CommandRecord{
 		Command: sandboxd.Command{
 			ID: spec.ID, SandboxID: e.b.id, Generation: e.generation, Argv: spec.Argv, Shell: spec.Shell,
-			TTY: spec.TTY != nil, StartedAt: now.UTC(),
+			TTY: spec.TTY != nil, StartedAt: now.Wall.UTC(),
 		},
-		Spec: spec,
-	}
-	var deadline time.Time // monotonic: a jump of the wall clock does not move it
-	if t := spec.Timeout(); t > 0 {
-		deadline = now.Add(t)
+		Spec: spec, StartedBoot: now.Boot,
 	}
 	rec, created, err := h.store.CreateCommand(ctx, rec)
 	if err != nil {
@@ -181,7 +178,7 @@ func (e *environment) run(ctx context.Context, spec sandboxd.CommandSpec) (sandb
 		return c.result, true, nil
 	}
 	fpCommandStarted.Hit()
-	c.arm(deadline)
+	c.arm()
 	if len(spec.Stdin) == 0 {
 		close(c.fed)
 	} else {
@@ -240,25 +237,40 @@ func (h *Host) commandDir(id, command string) string {
 	return filepath.Join(h.journalDir(id), command)
 }
 
-// arm starts the clocks that may end the command.
-func (c *command) arm(deadline time.Time) {
+// arm starts the clocks that may end the command. The total time counts from its
+// start, whichever host that was. Silence and the lack of followers count from
+// now: a host that was away could see neither.
+func (c *command) arm() {
+	total := c.spec.Timeout()
 	silence := c.spec.NoOutputTimeoutS.Duration()
 	orphan := c.spec.OrphanAfterS.Duration()
 	if c.spec.Background {
 		orphan = 0
 	}
-	if deadline.IsZero() && silence == 0 && orphan == 0 {
+	if total == 0 && silence == 0 && orphan == 0 {
 		return
 	}
-	c.env.b.h.spawn(func() { c.watchClocks(deadline, silence, orphan) })
+	c.env.b.h.spawn(func() { c.watchClocks(total, silence, orphan) })
 }
 
-func (c *command) watchClocks(deadline time.Time, silence, orphan time.Duration) {
-	var total <-chan time.Time
-	if !deadline.IsZero() {
-		t := time.NewTimer(time.Until(deadline))
+func (c *command) watchClocks(total, silence, orphan time.Duration) {
+	h := c.env.b.h
+	var over <-chan time.Time
+	if total > 0 {
+		left := total - clock.Elapsed(c.began, h.clock())
+		if left < -clock.Leap {
+			select {
+			case h.late <- struct{}{}:
+				defer func() { <-h.late }()
+			case <-c.done:
+				return
+			case <-c.env.ctx.Done():
+				return
+			}
+		}
+		t := time.NewTimer(left)
 		defer t.Stop()
-		total = t.C
+		over = t.C
 	}
 	quiet, unseen := newIdle(silence), newIdle(orphan)
 	defer quiet.stop()
@@ -269,18 +281,18 @@ func (c *command) watchClocks(deadline time.Time, silence, orphan time.Duration)
 			return
 		case <-c.env.ctx.Done():
 			return
-		case <-total:
+		case <-over:
 			c.end(sandboxd.CauseTimeout, killGrace)
 			return
 		case <-quiet.fired():
-			if quiet.over(c.lastOutput.Load()) {
+			if quiet.over(h.uptime() - c.lastOutput.Load()) {
 				c.end(sandboxd.CauseNoOutput, killGrace)
 				return
 			}
 		case <-unseen.fired():
 			if c.followers.Load() > 0 {
 				unseen.again(orphan)
-			} else if unseen.over(c.left.Load()) {
+			} else if unseen.over(h.uptime() - c.left.Load()) {
 				c.end(sandboxd.CauseOrphaned, killGrace)
 				return
 			}
@@ -312,8 +324,10 @@ func (i *idle) fired() <-chan time.Time {
 
 func (i *idle) again(d time.Duration) { i.timer.Reset(d) }
 
-func (i *idle) over(lastNano int64) bool {
-	left := i.limit - time.Since(time.Unix(0, lastNano))
+// over says whether nothing happened for so many nanoseconds is long enough; if
+// not, the timer fires again when it may be.
+func (i *idle) over(nanos int64) bool {
+	left := i.limit - time.Duration(nanos)
 	if left <= 0 {
 		return true
 	}
@@ -329,7 +343,7 @@ func (i *idle) stop() {
 
 // output appends to the journal; only what is there is acknowledged.
 func (c *command) output(stream sandboxd.Stream, offset int64, data []byte) error {
-	c.lastOutput.Store(time.Now().UnixNano())
+	c.lastOutput.Store(c.env.b.h.uptime())
 	err := c.journal.Append(stream, offset, data)
 	if err == nil {
 		return nil

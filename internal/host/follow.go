@@ -131,7 +131,7 @@ type followed struct {
 
 func (f *followed) Close() error {
 	f.once.Do(func() {
-		f.c.left.Store(time.Now().UnixNano())
+		f.c.left.Store(f.c.env.b.h.uptime())
 		f.c.followers.Add(-1)
 	})
 	return f.CommandStream.Close()

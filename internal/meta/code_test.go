@@ -181,6 +181,29 @@ func TestNoTestSleeps(t *testing.T) {
 	})
 }
 
+// TestTheHostCountsByNoWallClock: a wall clock can be set, so the host compares no
+// times with it: what is kept goes through internal/clock, and durations are those
+// of the runtime's clock.
+func TestTheHostCountsByNoWallClock(t *testing.T) {
+	wall := set("Unix", "UnixNano", "UnixMicro", "UnixMilli", "Before", "After", "Sub", "Compare")
+	for _, s := range sources(t) {
+		if s.test || s.pkg.path() != "internal/host" {
+			continue
+		}
+		ast.Inspect(s.file, func(n ast.Node) bool {
+			sel, ok := n.(*ast.SelectorExpr)
+			if !ok || !wall[sel.Sel.Name] {
+				return true
+			}
+			if x, ok := sel.X.(*ast.Ident); ok && s.imports()[x.Name] == "time" && sel.Sel.Name == "After" {
+				return true // a timer
+			}
+			t.Errorf("%s: %s reads a time as the wall clock has it; use internal/clock or Host.uptime", s.at(n.Pos()), sel.Sel.Name)
+			return true
+		})
+	}
+}
+
 // forEachTestCall visits every selector of test files and of the suites.
 func forEachTestCall(t *testing.T, visit func(source, *ast.SelectorExpr)) {
 	for _, s := range sources(t) {

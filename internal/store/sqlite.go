@@ -142,7 +142,7 @@ func (s *sqliteStore) prepare(ctx context.Context) error {
 		{&s.in.knownID, s.writer, `select 1 from sandboxes where id = $1`},
 		{&s.in.uidUsed, s.writer, `select 1 from sandboxes where uid = $1 and state <> 'deleted'`},
 		{&s.in.insertCommand, s.writer, `insert into commands (` + commandColumns + `)
-			values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) on conflict (sandbox_id, id) do nothing`},
+			values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12) on conflict (sandbox_id, id) do nothing`},
 		{&s.in.endCommand, s.writer, `update commands set end_offset = $3, ending_json = $4
 			where sandbox_id = $1 and id = $2 and ending_json = ''`},
 		{&s.in.deleteCommands, s.writer, `delete from commands where sandbox_id = $1`},

@@ -2,15 +2,13 @@ package attack
 
 import (
 	"context"
-	"os"
-	"path/filepath"
-	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
 	"sandboxd"
+	"sandboxd/test/server"
 )
 
 // death is one way for a command to end, and how that must be told.
@@ -94,12 +92,12 @@ var deaths = []death{
 	{name: "a stop", spec: shell("sleep 1000"), during: stopIt, cause: "stopped", code: 143, signal: "SIGTERM"},
 	{name: "a stop of one that ignores TERM", spec: shell("trap '' TERM; echo up; while :; do sleep 1; done"), during: stopIt, cause: "stopped", code: 137, signal: "SIGKILL"},
 	{name: "a signal of the caller", spec: shell("sleep 1000; echo no"), during: func(t *testing.T, b *box, id string) {
-		if err := b.s.c.SignalCommand(context.Background(), b.id, id, "USR1"); err != nil {
+		if err := b.s.C.SignalCommand(context.Background(), b.id, id, "USR1"); err != nil {
 			t.Error(err)
 		}
 	}, cause: "signal", code: 138, signal: "SIGUSR1"},
 	{name: "one that another command kills", spec: shell("echo $$ >pid; exec sleep 1000"), during: func(t *testing.T, b *box, _ string) {
-		until(t, "its number is known", 5*time.Second, func() bool {
+		server.Until(t, "its number is known", 5*time.Second, func() bool {
 			return b.shell("test -s pid").ending.Signal == "" && b.shell("kill -9 $(cat pid)").stderr == ""
 		})
 	}, cause: "signal", code: 137, signal: "SIGKILL"},
@@ -117,12 +115,12 @@ var deaths = []death{
 	{name: "memory, after the server was killed", spec: with(shell("sleep 1; exec ./intruder eat 500"), memory), during: restart(0), cause: "out_of_memory", code: 137, signal: "SIGKILL", limit: "67108864",
 		remedy: "memory_bytes", more: counted},
 	{name: "the sandbox is stopped under it", spec: shell("echo up; sleep 1000"), during: func(t *testing.T, b *box, _ string) {
-		if _, err := b.s.c.Stop(context.Background(), b.id); err != nil {
+		if _, err := b.s.C.Stop(context.Background(), b.id); err != nil {
 			t.Error(err)
 		}
 	}, cause: "stopped", code: 137, signal: "SIGKILL", ends: true},
 	{name: "the init is killed under it", spec: shell("echo up; sleep 1000"), during: func(t *testing.T, b *box, _ string) {
-		for _, pid := range processesOf(b.id) {
+		for _, pid := range server.Processes(b.id) {
 			_ = syscall.Kill(pid, syscall.SIGKILL) // the first takes the others with it
 		}
 	}, cause: "environment", code: -1, remedy: "start", ends: true},
@@ -130,7 +128,7 @@ var deaths = []death{
 
 func stopIt(t *testing.T, b *box, id string) {
 	began := time.Now()
-	if _, err := b.s.c.StopCommand(context.Background(), b.id, id, 0.3); err != nil {
+	if _, err := b.s.C.StopCommand(context.Background(), b.id, id, 0.3); err != nil {
 		t.Error(err)
 	}
 	if took := time.Since(began); took > time.Second {
@@ -141,25 +139,11 @@ func stopIt(t *testing.T, b *box, id string) {
 // restart kills the server and starts it again after a while.
 func restart(after time.Duration) func(*testing.T, *box, string) {
 	return func(t *testing.T, b *box, _ string) {
-		b.s.kill()
+		b.s.Kill()
 		timer := time.NewTimer(after)
 		<-timer.C
-		b.s.start()
+		b.s.Start()
 	}
-}
-
-// processesOf finds a sandbox's processes from outside.
-func processesOf(id string) []int {
-	var pids []int
-	names, _ := filepath.Glob("/proc/[0-9]*/cgroup")
-	for _, name := range names {
-		if raw, err := os.ReadFile(name); err == nil && strings.Contains(string(raw), id) {
-			if pid, err := strconv.Atoi(filepath.Base(filepath.Dir(name))); err == nil {
-				pids = append(pids, pid)
-			}
-		}
-	}
-	return pids
 }
 
 func TestDeaths(t *testing.T) {
@@ -202,14 +186,14 @@ func TestDeaths(t *testing.T) {
 				d.more(t, got)
 			}
 			// It is told the same way to whoever asks later.
-			until(t, "the ending is in the command's description", 2*time.Second, func() bool {
-				cmd, err := s.c.GetCommand(context.Background(), b.id, id)
+			server.Until(t, "the ending is in the command's description", 2*time.Second, func() bool {
+				cmd, err := s.C.GetCommand(context.Background(), b.id, id)
 				return err == nil && cmd.Ending != nil
 			})
-			if cmd, err := s.c.GetCommand(context.Background(), b.id, id); err != nil || cmd.Ending == nil || cmd.Ending.Cause != e.Cause {
+			if cmd, err := s.C.GetCommand(context.Background(), b.id, id); err != nil || cmd.Ending == nil || cmd.Ending.Cause != e.Cause {
 				t.Errorf("later it is told as %+v, %v", cmd.Ending, err)
 			}
-			switch sb, err := s.c.Get(context.Background(), b.id); {
+			switch sb, err := s.C.Get(context.Background(), b.id); {
 			case err != nil:
 				t.Error(err)
 			case !d.ends && sb.State != sandboxd.StateRunning:
@@ -225,12 +209,12 @@ func TestDeletedUnderACommand(t *testing.T) {
 	b := s.open(sandboxd.OpenRequest{})
 	id := b.begin(sandboxd.CommandSpec{Shell: "echo up; setsid sleep 1000 & sleep 1000", Background: true})
 	b.says(id, "up")
-	stream, err := s.c.FollowCommand(context.Background(), b.id, id, sandboxd.FollowOptions{Follow: true})
+	stream, err := s.C.FollowCommand(context.Background(), b.id, id, sandboxd.FollowOptions{Follow: true})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer stream.Close()
-	if err := s.c.Delete(context.Background(), b.id); err != nil {
+	if err := s.C.Delete(context.Background(), b.id); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
@@ -247,10 +231,10 @@ func TestDeletedUnderACommand(t *testing.T) {
 			break
 		}
 	}
-	if _, err := s.c.GetCommand(context.Background(), b.id, id); sandboxd.ClassOf(err) != sandboxd.ClassGone {
+	if _, err := s.C.GetCommand(context.Background(), b.id, id); sandboxd.ClassOf(err) != sandboxd.ClassGone {
 		t.Errorf("asked later: %v", err)
 	}
-	until(t, "its processes are gone", 5*time.Second, func() bool { return len(processesOf(b.id)) == 0 })
+	server.Until(t, "its processes are gone", 5*time.Second, func() bool { return len(server.Processes(b.id)) == 0 })
 }
 
 // Whatever a command made itself look like, a timeout and a stop leave nothing of
@@ -259,7 +243,7 @@ func TestNothingIsLeftOfACommand(t *testing.T) {
 	long(t)
 	s := serve(t)
 	b := s.open(sandboxd.OpenRequest{})
-	before := len(processesOf(b.id))
+	before := len(server.Processes(b.id))
 	bystander := b.begin(sandboxd.CommandSpec{Argv: []string{"sleep", "2000"}, Background: true})
 	const tree = `trap '' TERM; setsid sh -c 'trap "" TERM HUP; (setsid sh -c "trap \"\" TERM HUP INT; sleep 1000; sleep 1000" &) ; setsid sleep 1000 & nohup sleep 1000 >/dev/null 2>&1 </dev/null & exit' &
 		(sh -c 'sleep 1000 & kill -STOP $$; sleep 1000' &); i=0; while [ $i -lt 150 ]; do sleep 1000 & i=$((i+1)); done; echo up; sleep 1000`
@@ -270,7 +254,7 @@ func TestNothingIsLeftOfACommand(t *testing.T) {
 		}
 		id := b.begin(spec)
 		b.says(id, "up")
-		until(t, "the tree is there", 5*time.Second, func() bool { return len(processesOf(b.id)) > before+150 })
+		server.Until(t, "the tree is there", 5*time.Second, func() bool { return len(server.Processes(b.id)) > before+150 })
 		began := time.Now()
 		switch way {
 		case "timeout":
@@ -284,15 +268,15 @@ func TestNothingIsLeftOfACommand(t *testing.T) {
 		default:
 			b.stop(id)
 		}
-		until(t, way+": only the bystander is left", 2*time.Second, func() bool { return len(processesOf(b.id)) == before+1 })
+		server.Until(t, way+": only the bystander is left", 2*time.Second, func() bool { return len(server.Processes(b.id)) == before+1 })
 		if took := time.Since(began); took > time.Second {
 			t.Errorf("%s: the last of them ended after %v", way, took)
 		}
-		if cmd, err := s.c.GetCommand(context.Background(), b.id, id); err != nil || cmd.Ending == nil || cmd.Ending.LeftBehind != 0 {
+		if cmd, err := s.C.GetCommand(context.Background(), b.id, id); err != nil || cmd.Ending == nil || cmd.Ending.LeftBehind != 0 {
 			t.Errorf("%s: the ending is %+v, %v", way, cmd.Ending, err)
 		}
 	}
-	if cmd, err := s.c.GetCommand(context.Background(), b.id, bystander); err != nil || cmd.Ending != nil {
+	if cmd, err := s.C.GetCommand(context.Background(), b.id, bystander); err != nil || cmd.Ending != nil {
 		t.Errorf("the bystander: %+v, %v", cmd, err)
 	}
 }
@@ -302,13 +286,13 @@ func TestNothingIsLeftOfACommand(t *testing.T) {
 func TestAStopEndsWhatWasLeftBehind(t *testing.T) {
 	s := serve(t)
 	b := s.open(sandboxd.OpenRequest{Limits: sandboxd.Limits{PIDs: 64}})
-	before := len(processesOf(b.id))
+	before := len(server.Processes(b.id))
 	for _, text := range []string{"setsid sleep 1000 & exit 0", "while :; do setsid sleep 1000 & done"} {
 		id := b.begin(sandboxd.CommandSpec{Shell: text, Background: true})
 		if got := b.wait(id); got.ending.LeftBehind == 0 {
 			t.Errorf("%s: left behind is not told: %+v", text, got.ending)
 		}
 		b.stop(id)
-		until(t, "a stop ends what was left behind", 2*time.Second, func() bool { return len(processesOf(b.id)) == before })
+		server.Until(t, "a stop ends what was left behind", 2*time.Second, func() bool { return len(server.Processes(b.id)) == before })
 	}
 }

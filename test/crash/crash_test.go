@@ -10,16 +10,11 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
-	"net"
-	"net/http"
 	"os"
-	"os/exec"
-	"path/filepath"
-	"strings"
+	"slices"
 	"sync"
 	"syscall"
 	"testing"
@@ -30,6 +25,7 @@ import (
 	"sandboxd/internal/app"
 	"sandboxd/internal/captest"
 	"sandboxd/internal/failpoint"
+	"sandboxd/test/server"
 )
 
 const (
@@ -39,7 +35,7 @@ const (
 
 func TestMain(m *testing.M) {
 	if os.Getenv(childEnv) == "" {
-		os.Exit(m.Run())
+		os.Exit(server.Main(m))
 	}
 	if point := os.Getenv(pointEnv); point != "" {
 		failpoint.Arm(func(name string) {
@@ -52,143 +48,13 @@ func TestMain(m *testing.M) {
 	os.Exit(app.Main(context.Background(), app.Process{Args: os.Args[1:], Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Environ: os.Environ()}))
 }
 
-// server is one data directory and the process that serves it now.
-type server struct {
-	t    *testing.T
-	data string
-	addr string
-	cmd  *exec.Cmd
-	log  *bytes.Buffer
-	dead chan struct{}
-}
+// child is this test's own binary as a server.
+var child = server.Options{Program: "/proc/self/exe", Args: []string{"--max-sandboxes", "200"}, Env: append(os.Environ(), childEnv+"=1", pointEnv+"=")}
 
-func newServer(t *testing.T) *server {
-	t.Helper()
-	captest.Root(t)
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	addr := l.Addr().String()
-	l.Close()
-	s := &server{t: t, data: t.TempDir(), addr: addr}
-	t.Cleanup(s.finish)
-	return s
-}
-
-func (s *server) start(point string) {
-	s.t.Helper()
-	s.log = &bytes.Buffer{}
-	s.cmd = exec.Command("/proc/self/exe", "serve", "--data", s.data, "--listen", s.addr, "--driver", "process", "--max-sandboxes", "200")
-	s.cmd.Env = append(os.Environ(), childEnv+"=1", pointEnv+"="+point)
-	s.cmd.Stdout, s.cmd.Stderr = s.log, s.log
-	// Its own process group: a signal to the test's group is not the server's.
-	s.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	if err := s.cmd.Start(); err != nil {
-		s.t.Fatal(err)
-	}
-	dead, cmd := make(chan struct{}), s.cmd
-	s.dead = dead
-	go func() { cmd.Wait(); close(dead) }()
-	s.until("the server answers", 30*time.Second, func() bool {
-		select {
-		case <-dead:
-			s.t.Fatalf("the server ended at start: %s", s.log)
-		default:
-		}
-		resp, err := http.Get("http://" + s.addr + "/healthz")
-		if err != nil {
-			return false
-		}
-		resp.Body.Close()
-		return resp.StatusCode == 200
-	})
-}
-
-func (s *server) kill() {
-	syscall.Kill(s.cmd.Process.Pid, syscall.SIGKILL)
-	<-s.dead
-}
-
-// finish ends what the test left: the sandboxes through a healthy server, then it.
-func (s *server) finish() {
-	if s.cmd == nil {
-		return
-	}
-	select {
-	case <-s.dead:
-		s.start("")
-	default:
-	}
-	c := s.client()
-	list, err := c.List(context.Background(), "")
-	if err != nil {
-		s.t.Errorf("list at the end: %v", err)
-	}
-	for _, sb := range list {
-		if err := c.Delete(context.Background(), sb.ID); err != nil {
-			s.t.Errorf("delete at the end: %v", err)
-		}
-	}
-	s.until("all is deleted", 30*time.Second, func() bool {
-		left, err := os.ReadDir(filepath.Join(s.data, "workspaces"))
-		if err != nil {
-			return false
-		}
-		for _, e := range left {
-			if e.Name() != "trash" {
-				return false
-			}
-		}
-		return true
-	})
-	s.kill()
-	if left := cgroupsOf(list); len(left) > 0 {
-		s.t.Errorf("cgroups left behind: %v", left)
-	}
-}
-
-// cgroupsOf finds cgroup directories of sandboxes that were deleted.
-func cgroupsOf(list []sandboxd.Sandbox) []string {
-	var left []string
-	for _, pattern := range []string{"/sys/fs/cgroup/*/*/*/", "/sys/fs/cgroup/*/*/", "/sys/fs/cgroup/*/*/*/*/"} {
-		dirs, _ := filepath.Glob(pattern)
-		for _, d := range dirs {
-			for _, sb := range list {
-				if strings.Contains(filepath.Base(d), sb.ID) {
-					left = append(left, d)
-				}
-			}
-		}
-	}
-	return left
-}
-
-func (s *server) until(what string, limit time.Duration, cond func() bool) {
-	s.t.Helper()
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	deadline := time.After(limit)
-	for !cond() {
-		select {
-		case <-tick.C:
-		case <-deadline:
-			s.t.Fatalf("timed out: %s\n%s", what, s.log)
-		}
-	}
-}
-
-func (s *server) client() *client.Client {
-	s.t.Helper()
-	token, err := os.ReadFile(filepath.Join(s.data, "token"))
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	c, err := client.New("http://"+s.addr, strings.TrimSpace(string(token)))
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	return c
+// start runs the server, which dies at a point unless that is "".
+func start(s *server.Instance, point string) {
+	s.Env = append(slices.Clone(child.Env), pointEnv+"="+point)
+	s.Start()
 }
 
 // ledger is what a client was told, and so what must hold after a crash.
@@ -318,11 +184,11 @@ func (l *ledger) follow(ctx context.Context, c *client.Client, id, cmd string, i
 }
 
 // check compares a healthy server with the ledger.
-func (l *ledger) check(t *testing.T, s *server) {
+func (l *ledger) check(t *testing.T, s *server.Instance) {
 	t.Helper()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	c, ctx := s.client(), t.Context()
+	c, ctx := s.Client(), t.Context()
 	for id, files := range l.files {
 		if l.deleted[id] {
 			if _, err := c.Get(ctx, id); sandboxd.ClassOf(err) != sandboxd.ClassGone {
@@ -412,19 +278,19 @@ func TestEveryPoint(t *testing.T) {
 	captest.Root(t)
 	for _, point := range failpoint.All() {
 		t.Run(point, func(t *testing.T) {
-			s := newServer(t)
-			s.start("")
+			s := server.New(t, child)
+			start(s, "")
 			l := newLedger()
-			l.work(t.Context(), s.client(), "before", 1)
-			s.kill()
-			s.start(point)
-			l.work(t.Context(), s.client(), "mix", 3)
+			l.work(t.Context(), s.Client(), "before", 1)
+			s.Kill()
+			start(s, point)
+			l.work(t.Context(), s.Client(), "mix", 3)
 			select {
-			case <-s.dead:
+			case <-s.Done():
 			case <-time.After(20 * time.Second):
 				t.Fatalf("the mix never reached %s", point)
 			}
-			s.start("")
+			start(s, "")
 			l.check(t, s)
 		})
 	}
@@ -440,48 +306,33 @@ func TestRandom(t *testing.T) {
 	if testing.Short() {
 		kills = 10
 	}
-	s := newServer(t)
+	s := server.New(t, child)
 	seed := time.Now().UnixNano()
 	rng := rand.New(rand.NewPCG(uint64(seed), 1))
 	t.Logf("seed %d", seed)
-	s.start("")
+	start(s, "")
 	for n := range kills {
 		l := newLedger()
 		ctx, cancel := context.WithCancel(t.Context())
 		var wg sync.WaitGroup
 		for worker := range 2 {
-			c := s.client()
+			c := s.Client()
 			wg.Go(func() { l.work(ctx, c, fmt.Sprintf("r%d-%d", n, worker), 6) })
 		}
 		select {
 		case <-time.After(time.Duration(5+rng.IntN(400)) * time.Millisecond):
-		case <-s.dead:
-			t.Fatalf("the server died by itself: %s", s.log)
+		case <-s.Done():
+			t.Fatalf("the server died by itself: %s", s.Log.Tail())
 		}
-		s.kill()
+		s.Kill()
 		wg.Wait()
 		cancel()
-		s.start("")
+		start(s, "")
 		l.check(t, s)
 		if t.Failed() {
-			t.Fatalf("after kill %d\n%s", n, s.log)
+			t.Fatalf("after kill %d\n%s", n, s.Log.Tail())
 		}
-		s.deleteAll(t)
+		s.DeleteAll()
 	}
 	t.Logf("%d random kills", kills)
-}
-
-func (s *server) deleteAll(t *testing.T) {
-	t.Helper()
-	c := s.client()
-	list, err := c.List(t.Context(), "")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, sb := range list {
-		var e *sandboxd.Error
-		if err := c.Delete(t.Context(), sb.ID); err != nil && !errors.As(err, &e) {
-			t.Fatal(err)
-		}
-	}
 }

@@ -64,6 +64,8 @@ func NewCommand(sandbox, id string) sandboxd.CommandRecord {
 	return sandboxd.CommandRecord{
 		Command: sandboxd.Command{ID: id, SandboxID: sandbox, Generation: 1, Argv: []string{"true"}, StartedAt: now},
 		Spec:    sandboxd.CommandSpec{ID: id, Argv: []string{"true"}},
+
+		StartedBoot: sandboxd.BootTime{ID: "a boot", Since: 5 * time.Hour},
 	}
 }
 
