@@ -132,6 +132,8 @@ type Continued interface {
 
 // Images is the optional power of a driver to run what an image holds.
 type Images interface {
+	// DefaultImage is used where none is named; "" when one must be.
+	DefaultImage() string
 	// Environ is what the image of a running environment sets, as KEY=VALUE.
 	Environ(id string) []string
 }

@@ -12,8 +12,8 @@ import (
 // serverSettings are the variables that a server reads. A test keeps them equal
 // to the tags of the command line.
 var serverSettings = []string{
-	"SANDBOXD_ALLOWED_HOSTS", "SANDBOXD_DATA", "SANDBOXD_DRIVER", "SANDBOXD_HOST_LISTEN", "SANDBOXD_LISTEN", "SANDBOXD_LOG_FORMAT",
-	"SANDBOXD_MAX_SANDBOXES", "SANDBOXD_PROTECTED_BY", "SANDBOXD_TOKEN",
+	"SANDBOXD_ALLOWED_HOSTS", "SANDBOXD_DATA", "SANDBOXD_DEFAULT_IMAGE", "SANDBOXD_DRIVER", "SANDBOXD_HOST_LISTEN", "SANDBOXD_IMAGES",
+	"SANDBOXD_LISTEN", "SANDBOXD_LOG_FORMAT", "SANDBOXD_MAX_SANDBOXES", "SANDBOXD_OCI_RUNTIME", "SANDBOXD_PROTECTED_BY", "SANDBOXD_TOKEN",
 }
 
 // clientSettings are read by clients and ignored by servers.

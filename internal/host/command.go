@@ -44,6 +44,8 @@ type command struct {
 	group   bool // has a cgroup of its own
 	adopted bool // started by a former process
 
+	killsBefore int64 // what the driver had counted of MemoryKills when it began
+
 	lastOutput atomic.Int64 // nanoseconds of Host.uptime
 	followers  atomic.Int64
 	left       atomic.Int64 // when the last follower left, as lastOutput
@@ -207,6 +209,9 @@ func (c *command) begin(ctx context.Context) (*guest.Link, error) {
 			return nil, err
 		}
 		c.group = true
+	}
+	if kills, ok := c.env.b.driver.(sandboxd.MemoryKills); ok {
+		c.killsBefore = kills.MemoryKills(c.env.b.id)
 	}
 	argv := c.spec.Argv
 	if c.spec.Shell != "" {

@@ -281,6 +281,9 @@ func (d *Driver) List(ctx context.Context) ([]string, error) {
 	return ids, nil
 }
 
+// DefaultImage is sandboxd.Images'.
+func (d *Driver) DefaultImage() string { return d.cfg.Image }
+
 // Environ is sandboxd.Images'.
 func (d *Driver) Environ(id string) []string {
 	d.mu.Lock()
