@@ -37,7 +37,7 @@ const families = 64
 // personality rule, calls newer than the table) and does not depend on which calls
 // the engine's library knows by name.
 func Profile() ([]byte, error) {
-	p := profile{DefaultAction: "SCMP_ACT_ALLOW", Architectures: []string{profileArch}}
+	p := profile{DefaultAction: "SCMP_ACT_ALLOW", Architectures: profileArchs}
 	for _, r := range rules {
 		for _, args := range r.comparisons() {
 			p.Syscalls = append(p.Syscalls, profileRule{Names: r.names, Action: "SCMP_ACT_ERRNO", ErrnoRet: uint(r.errno), Args: args})
