@@ -54,7 +54,7 @@ func (e *engine) call(ctx context.Context, fn func(context.Context) error) error
 
 func (e *engine) silent(err error) error {
 	return sandboxd.Wrap(sandboxd.ClassUnavailable, err, "the container engine does not answer: nothing came within %s", e.limit).
-		WithHint("the engine may hang or be overloaded; its log says which, and a restart of it ends its containers unless it has live-restore")
+		WithHint("the engine may hang or be overloaded; its log says which. A restart ends its sandboxes, unless it has live-restore, and keeps their files")
 }
 
 // explain names what went wrong with a call. A class that says something about the

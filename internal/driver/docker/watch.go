@@ -113,9 +113,9 @@ func (d *Driver) stream(since *string, lost bool) error {
 	defer cancel()
 	stream := d.engine.api.Events(ctx, client.EventsListOptions{Since: *since, Filters: make(client.Filters).
 		Add("type", "container").Add("label", labelData+"="+d.data).Add("event", "die", "oom", "kill")})
-	hear := func(m events.Message) {
+	hear := func(m events.Message) *environment {
 		*since = fmt.Sprintf("%d.%09d", m.TimeNano/1e9, m.TimeNano%1e9)
-		d.hear(m)
+		return d.hear(m)
 	}
 	if lost {
 		if err := replay(stream, hear); err != nil {
@@ -132,7 +132,9 @@ func (d *Driver) stream(since *string, lost bool) error {
 	for {
 		select {
 		case m := <-stream.Messages:
-			hear(m)
+			if e := hear(m); e != nil {
+				d.work.Go(func() { d.look(d.ctx, e) })
+			}
 		case err := <-stream.Err:
 			return broken(err)
 		}
@@ -140,8 +142,8 @@ func (d *Driver) stream(since *string, lost bool) error {
 }
 
 // replay takes what happened meanwhile: the engine tells it at once, if it still
-// knows.
-func replay(stream client.EventsResult, hear func(events.Message)) error {
+// knows. Who ended is looked at afterwards.
+func replay(stream client.EventsResult, hear func(events.Message) *environment) error {
 	quiet := time.NewTimer(replayTime)
 	defer quiet.Stop()
 	for {
@@ -164,14 +166,14 @@ func broken(err error) error {
 	return err
 }
 
-// hear takes one event. Those of containers that are not ours any more are of no
-// interest.
-func (d *Driver) hear(m events.Message) {
+// hear takes one event, and answers the environment that by it has ended. Those of
+// containers that are not ours any more are of no interest.
+func (d *Driver) hear(m events.Message) *environment {
 	d.mu.Lock()
+	defer d.mu.Unlock()
 	e := d.envs[m.Actor.Attributes[labelID]]
 	if e == nil || e.container != m.Actor.ID {
-		d.mu.Unlock()
-		return
+		return nil
 	}
 	switch m.Action {
 	case events.ActionOOM:
@@ -183,11 +185,10 @@ func (d *Driver) hear(m events.Message) {
 	case events.ActionDie:
 		e.died = true
 	}
-	dead := e.died && e.live && !e.stopping
-	d.mu.Unlock()
-	if dead {
-		d.work.Go(func() { d.look(d.ctx, e) })
+	if e.died && e.live && !e.stopping {
+		return e
 	}
+	return nil
 }
 
 // lookAtAll compares what is held with what the engine has.
@@ -210,8 +211,9 @@ func (d *Driver) lookAtAll(ctx context.Context, lost bool) error {
 	d.mu.Unlock()
 	for _, e := range dead {
 		if lost {
+			// An engine that comes up kills what its dead predecessor left running.
 			d.mu.Lock()
-			told := e.died
+			told := e.died && e.signal == ""
 			d.mu.Unlock()
 			if !told {
 				d.lookAfterLoss(ctx, e)
@@ -233,8 +235,39 @@ func (d *Driver) look(ctx context.Context, e *environment) bool {
 	if err != nil && !isClass(err, sandboxd.ClassNotFound) {
 		return false // heard of when the engine is back
 	}
-	d.ended(e, d.endingOf(e, seen, err))
+	ending := d.endingOf(e, seen, err)
+	if ending.Cause == sandboxd.CauseSignal && d.leaving(ctx, e) {
+		ending = byEngine(ending)
+	}
+	d.ended(e, ending)
 	return true
+}
+
+// leaving says whether the engine that killed a container is itself about to stop.
+// It tells of such a kill as of any other, and answers whoever is connected, but
+// takes no new connection any more.
+func (d *Driver) leaving(ctx context.Context, e *environment) bool {
+	d.mu.Lock()
+	killed := e.signal != ""
+	d.mu.Unlock()
+	if !killed {
+		return false
+	}
+	fresh, err := newEngine(d.engine.where, d.engine.limit)
+	if err != nil {
+		return false
+	}
+	defer fresh.close()
+	_, err = fresh.info(ctx)
+	return err != nil && ctx.Err() == nil
+}
+
+// byEngine is an ending for which the engine's own end is why.
+func byEngine(e sandboxd.Ending) sandboxd.Ending {
+	e.Cause, e.Signal, e.ExitCode = sandboxd.CauseEngine, "", nil
+	e.Message = "the container engine stopped or restarted, and ended it"
+	e.Remedy = "start the sandbox again; its files are kept. With live-restore an engine keeps its containers"
+	return e
 }
 
 // lookAfterLoss is look when the engine was away: its own end is why.
@@ -242,9 +275,7 @@ func (d *Driver) lookAfterLoss(ctx context.Context, e *environment) {
 	seen, err := d.engine.inspect(ctx, e.container)
 	ending := d.endingOf(e, seen, err)
 	if err == nil && ending.Cause != sandboxd.CauseMemory {
-		ending.Cause, ending.Signal, ending.ExitCode = sandboxd.CauseEngine, "", nil
-		ending.Message = "the container engine stopped or restarted, and ended it"
-		ending.Remedy = "start the sandbox again; its files are kept. With live-restore an engine keeps its containers"
+		ending = byEngine(ending)
 	}
 	d.ended(e, ending)
 }
