@@ -70,7 +70,7 @@ func (e *engine) explain(err error) error {
 		return err
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return sandboxd.Wrap(sandboxd.ClassUnavailable, err, "waiting for the container engine was given up")
-	case errors.As(err, &syntax), errors.As(err, &shape), isPage(text):
+	case errors.As(err, &syntax), errors.As(err, &shape), strings.Contains(text, "invalid character"), isPage(text):
 		return sandboxd.Wrap(sandboxd.ClassUnavailable, err, "what answers in the container engine's place is none").
 			WithHint("see what listens at DOCKER_HOST; a proxy before the engine answers with pages of its own")
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), strings.Contains(text, "connection reset"):

@@ -125,6 +125,11 @@ func (d *Driver) stream(since *string, lost bool) error {
 	if err := d.lookAtAll(ctx, lost); err != nil {
 		return err
 	}
+	select {
+	case err := <-stream.Err: // what came was no stream of events
+		return broken(err)
+	default:
+	}
 	if *since == "" {
 		*since = fmt.Sprintf("%d", time.Now().Unix())
 	}
