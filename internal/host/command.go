@@ -25,6 +25,7 @@ import (
 var (
 	fpCommandRecorded = failpoint.New("command.recorded")
 	fpCommandStarted  = failpoint.New("command.started")
+	fpCommandIntended = failpoint.New("command.intended")
 	fpCommandFinished = failpoint.New("command.finished")
 	fpCommandEnded    = failpoint.New("command.ended")
 )
@@ -41,8 +42,9 @@ type command struct {
 	spec    sandboxd.CommandSpec
 	began   clock.Moment
 	journal *journal.Journal
-	group   bool // has a cgroup of its own
-	adopted bool // started by a former process
+	group   bool        // has a cgroup of its own
+	adopted bool        // started by a former process
+	over    atomic.Bool // its init said so when the link began; the ending follows
 
 	killsBefore int64 // what the driver had counted of MemoryKills when it began
 
@@ -62,7 +64,7 @@ type command struct {
 }
 
 func newCommand(env *environment, rec sandboxd.CommandRecord, j *journal.Journal) *command {
-	c := &command{env: env, id: rec.ID, spec: rec.Spec, began: clock.Moment{Wall: rec.StartedAt, Boot: rec.StartedBoot}, journal: j, fed: make(chan struct{}), done: make(chan struct{}), result: rec.Command}
+	c := &command{env: env, id: rec.ID, spec: rec.Spec, began: clock.Moment{Wall: rec.StartedAt, Boot: rec.StartedBoot}, journal: j, cause: rec.Intent, fed: make(chan struct{}), done: make(chan struct{}), result: rec.Command}
 	now := env.b.h.uptime()
 	c.lastOutput.Store(now)
 	c.left.Store(now)
@@ -84,7 +86,7 @@ func (h *Host) StartCommand(ctx context.Context, id string, spec sandboxd.Comman
 		}
 		if named {
 			if old, err := h.store.GetCommand(ctx, id, spec.ID); err == nil {
-				return h.sameCommand(b, old, spec)
+				return h.sameCommand(ctx, b, old, spec)
 			}
 		}
 		if env, err = b.ready(ctx, rec); err != nil {
@@ -104,7 +106,7 @@ func (h *Host) StartCommand(ctx context.Context, id string, spec sandboxd.Comman
 }
 
 // sameCommand answers a repeated start of an id.
-func (h *Host) sameCommand(b *box, old sandboxd.CommandRecord, spec sandboxd.CommandSpec) (sandboxd.Command, bool, error) {
+func (h *Host) sameCommand(ctx context.Context, b *box, old sandboxd.CommandRecord, spec sandboxd.CommandSpec) (sandboxd.Command, bool, error) {
 	// Compared as they are stored, where nil and empty are the same.
 	was, err := json.Marshal(old.Spec)
 	if err != nil {
@@ -117,7 +119,7 @@ func (h *Host) sameCommand(b *box, old sandboxd.CommandRecord, spec sandboxd.Com
 	if !bytes.Equal(was, is) {
 		return sandboxd.Command{}, false, sandboxd.Errorf(sandboxd.ClassConflict, "a command with this id and another specification exists")
 	}
-	return b.view(old), false, nil
+	return b.view(ctx, old), false, nil
 }
 
 // ready answers a running environment, starting one where that loses nothing
@@ -163,7 +165,7 @@ func (e *environment) run(ctx context.Context, spec sandboxd.CommandSpec) (sandb
 		return sandboxd.Command{}, false, err
 	}
 	if !created {
-		return h.sameCommand(e.b, rec, spec)
+		return h.sameCommand(ctx, e.b, rec, spec)
 	}
 	fpCommandRecorded.Hit()
 	c := newCommand(e, rec, journal.Create(h.commandDir(e.b.id, spec.ID), journal.Options{Limit: spec.OutputLimit}))
@@ -287,18 +289,18 @@ func (c *command) watchClocks(total, silence, orphan time.Duration) {
 		case <-c.env.ctx.Done():
 			return
 		case <-over:
-			c.end(sandboxd.CauseTimeout, killGrace)
+			c.cut(sandboxd.CauseTimeout, killGrace)
 			return
 		case <-quiet.fired():
 			if quiet.over(h.uptime() - c.lastOutput.Load()) {
-				c.end(sandboxd.CauseNoOutput, killGrace)
+				c.cut(sandboxd.CauseNoOutput, killGrace)
 				return
 			}
 		case <-unseen.fired():
 			if c.followers.Load() > 0 {
 				unseen.again(orphan)
 			} else if unseen.over(h.uptime() - c.left.Load()) {
-				c.end(sandboxd.CauseOrphaned, killGrace)
+				c.cut(sandboxd.CauseOrphaned, killGrace)
 				return
 			}
 		}
@@ -384,10 +386,31 @@ func (c *command) intended() sandboxd.Cause {
 	return c.cause
 }
 
+// knowTime is how long a command may keep running for want of a link, by which alone
+// it is known whether it does.
+const knowTime = 3 * time.Second
+
+// cut ends a command that runs. One that ended by itself while no host was looking,
+// before its time or before a caller asked, is told as that.
+func (c *command) cut(cause sandboxd.Cause, grace time.Duration) {
+	ctx, cancel := context.WithTimeout(c.env.ctx, knowTime)
+	defer cancel()
+	if _, err := c.env.connected(ctx); err == nil && c.over.Load() {
+		return
+	}
+	c.end(cause, grace)
+}
+
 // end ends the whole tree for a cause: SIGTERM to the leader's group, after the
 // grace SIGKILL to every process of the command.
 func (c *command) end(cause sandboxd.Cause, grace time.Duration) {
 	c.intend(cause)
+	// A later host must not take for the program's doing what this one does now.
+	h := c.env.b.h
+	if err := h.store.IntendCommand(context.WithoutCancel(h.ctx), c.env.b.id, c.id, c.intended()); err != nil {
+		h.log.Error("the intent to end a command not recorded", "sandbox", c.env.b.id, "command", c.id, "err", err)
+	}
+	fpCommandIntended.Hit()
 	ctx, cancel := context.WithTimeout(c.env.ctx, grace+5*time.Second)
 	defer cancel()
 	link, err := c.env.connected(ctx)

@@ -91,7 +91,7 @@ func (c *command) explain(exit wire.Exit) sandboxd.Ending {
 	code := exit.Code
 	if exit.Signal != 0 {
 		code = 128 + exit.Signal
-		e.Signal = unix.SignalName(unix.Signal(exit.Signal))
+		e.Signal = signalName(exit.Signal)
 	}
 	e.ExitCode = &code
 	use, counted := c.usage()
@@ -165,6 +165,15 @@ func (c *command) memoryKilled() bool {
 			return false
 		}
 	}
+}
+
+// signalName is a signal's name; one of the real-time signals, which have none that
+// everybody knows, is named by its number.
+func signalName(number int) string {
+	if name := unix.SignalName(unix.Signal(number)); name != "" {
+		return name
+	}
+	return fmt.Sprintf("SIG%d", number)
 }
 
 func (c *command) usage() (sandboxd.GroupUsage, bool) {

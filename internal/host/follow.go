@@ -14,12 +14,15 @@ import (
 )
 
 // view is a record with what only the running command knows.
-func (b *box) view(rec sandboxd.CommandRecord) sandboxd.Command {
-	if rec.Ending == nil {
-		if c := b.runningCommand(rec.ID); c != nil {
-			// A follower may have read the ending a moment before it is stored.
-			rec.Offset, rec.Ending = c.journal.Next(), c.journal.Ending()
-		}
+func (b *box) view(ctx context.Context, rec sandboxd.CommandRecord) sandboxd.Command {
+	if rec.Ending != nil {
+		return rec.Command
+	}
+	if c := b.runningCommand(rec.ID); c != nil {
+		// A follower may have read the ending a moment before it is stored.
+		rec.Offset, rec.Ending = c.journal.Next(), c.journal.Ending()
+	} else if now, err := b.h.store.GetCommand(ctx, b.id, rec.ID); err == nil {
+		rec = now // it ended after the record was read
 	}
 	return rec.Command
 }
@@ -62,7 +65,7 @@ func (h *Host) GetCommand(ctx context.Context, id, cmd string) (sandboxd.Command
 	if err != nil {
 		return sandboxd.Command{}, err
 	}
-	return b.view(rec), nil
+	return b.view(ctx, rec), nil
 }
 
 // ListCommands implements sandboxd.Host.
@@ -77,7 +80,7 @@ func (h *Host) ListCommands(ctx context.Context, id string) ([]sandboxd.Command,
 	}
 	list := make([]sandboxd.Command, 0, len(recs))
 	for _, rec := range recs {
-		list = append(list, b.view(rec))
+		list = append(list, b.view(ctx, rec))
 	}
 	return list, nil
 }
@@ -241,7 +244,7 @@ func (h *Host) StopCommand(ctx context.Context, id, cmd string, grace sandboxd.S
 		return rec.Command, b.stopRest(ctx, rec)
 	}
 	// Its own work: a caller that leaves during the grace must not spare the tree.
-	h.spawn(func() { c.end(sandboxd.CauseStopped, grace.Duration()) })
+	h.spawn(func() { c.cut(sandboxd.CauseStopped, grace.Duration()) })
 	select {
 	case <-c.done:
 		return c.result, nil

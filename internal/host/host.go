@@ -262,6 +262,10 @@ func (h *Host) List(ctx context.Context, key string) ([]sandboxd.Sandbox, error)
 
 // Files implements sandboxd.Host. It starts nothing.
 func (h *Host) Files(ctx context.Context, id string) (sandboxd.Files, error) {
+	// Of one that runs the store can say nothing else, at a sixth of a small write's time.
+	if b, env := h.up(id); env != nil {
+		return b.openFiles()
+	}
 	rec, b, err := h.lookup(ctx, id)
 	if err != nil {
 		return nil, err

@@ -19,6 +19,7 @@ var floors = []struct {
 	{".", nil, "the contracts: everything shares them, so they know nothing"},
 	{"client", []string{"."}, "what the API cannot do, the product cannot do"},
 	{"internal/captest", nil, "for tests everywhere"},
+	{"internal/leaktest", nil, "for tests everywhere"},
 	{"internal/failpoint", nil, "a mark that any durable step may carry"},
 	{"internal/clock", []string{"."}, "time that is kept enters here"},
 	{"internal/guest/wire", nil, "shared by both ends of the link"},

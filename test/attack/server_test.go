@@ -211,13 +211,18 @@ func (b *box) says(id, text string) {
 }
 
 func (b *box) read(id, stopAt string) (got outcome, err error) {
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
-	defer cancel()
-	stream, err := b.s.C.FollowCommand(ctx, b.id, id, sandboxd.FollowOptions{Follow: true})
+	stream, err := b.s.C.FollowCommand(context.Background(), b.id, id, sandboxd.FollowOptions{Follow: true})
 	if err != nil {
 		return got, err
 	}
+	return drain(stream, stopAt)
+}
+
+// drain reads a stream until the ending, or until the output holds a text.
+func drain(stream sandboxd.CommandStream, stopAt string) (got outcome, err error) {
 	defer stream.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
 	for {
 		frame, err := stream.Next(ctx)
 		if err != nil {
