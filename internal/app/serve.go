@@ -123,7 +123,8 @@ func (s *server) open(ctx context.Context) error {
 }
 
 func (s *server) openHost(ctx context.Context, dir *datadir.Dir) error {
-	drivers, err := chooseDrivers(ctx, s.o.Driver, driverConfig{Data: dir.Path, Log: s.log})
+	drivers, err := chooseDrivers(ctx, s.o.Driver, driverConfig{Data: dir.Path, Engine: s.p.Getenv("DOCKER_HOST"),
+		Image: s.o.DefaultImage, OCIRuntime: s.o.OCIRuntime, Log: s.log})
 	if err != nil {
 		return err
 	}
@@ -147,7 +148,8 @@ func (s *server) openHost(ctx context.Context, dir *datadir.Dir) error {
 		return err
 	}
 	s.host, err = host.New(ctx, host.Config{DataDir: dir.Path, Store: db, Drivers: drivers, UIDs: uids,
-		MaxSandboxes: s.o.MaxSandboxes, Egress: s.egress, CABundle: bundle, Trust: s.o.CABundle != "", Log: s.log})
+		MaxSandboxes: s.o.MaxSandboxes, Images: s.o.Images == "any",
+		Egress: s.egress, CABundle: bundle, Trust: s.o.CABundle != "", Log: s.log})
 	if err != nil {
 		return err
 	}

@@ -47,6 +47,8 @@ func resolve(ctx context.Context, host sandboxd.Host, ref string) (sandboxd.Sand
 type openFlags struct {
 	Driver  string            `placeholder:"NAME" help:"Driver, the server's first by default."`
 	Runtime string            `placeholder:"NAME" help:"Runtime, machine by default."`
+	Image   string            `placeholder:"REF" help:"Image to run in, as python:3.12-slim; needs the docker driver."`
+	OCI     string            `name:"oci-runtime" placeholder:"NAME" help:"How its container is isolated, as runsc."`
 	Memory  bytesFlag         `placeholder:"SIZE" help:"Memory, as 512M; 1G by default."`
 	CPUs    float64           `name:"cpus" placeholder:"N" help:"Cores; 2 by default."`
 	PIDs    int64             `name:"pids" placeholder:"N" help:"Processes and threads; 512 by default."`
@@ -62,7 +64,7 @@ func (f openFlags) request() sandboxd.OpenRequest {
 	if f.Net == "" && len(f.Allow)+len(f.Deny) > 0 {
 		network.Mode = sandboxd.NetworkProxy
 	}
-	return sandboxd.OpenRequest{Runtime: f.Runtime, Driver: f.Driver, Labels: f.Labels, Network: network,
+	return sandboxd.OpenRequest{Runtime: f.Runtime, Driver: f.Driver, Image: f.Image, OCIRuntime: f.OCI, Labels: f.Labels, Network: network,
 		Limits: sandboxd.Limits{MemoryBytes: int64(f.Memory), CPUs: f.CPUs, PIDs: f.PIDs, TmpBytes: int64(f.Tmp)}}
 }
 

@@ -21,6 +21,9 @@ func Attach(ctx context.Context, conn io.ReadWriteCloser, opts Options) (*Link, 
 	if opts.MaxVersion == 0 {
 		opts.MinVersion, opts.MaxVersion = wire.MinVersion, wire.MaxVersion
 	}
+	if c, ok := conn.(sandboxd.Continued); ok && c.Continued() {
+		opts.Flush = true
+	}
 	var raw [8]byte
 	if _, err := rand.Read(raw[:]); err != nil {
 		conn.Close()

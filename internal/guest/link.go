@@ -42,7 +42,7 @@ type Options struct {
 	// becomes a stream to the service. A port that is taken inside fails the attach.
 	Listen map[string]uint16
 	// Flush begins with zeros that complete what a dead host left unfinished; for
-	// connections that outlive a host.
+	// connections that outlive a host. A sandboxd.Continued sets it by itself.
 	Flush bool
 	// MinVersion and MaxVersion override what is spoken.
 	MinVersion, MaxVersion int

@@ -46,6 +46,8 @@ type command struct {
 	adopted bool        // started by a former process
 	over    atomic.Bool // its init said so when the link began; the ending follows
 
+	killsBefore int64 // what the driver had counted of MemoryKills when it began
+
 	lastOutput atomic.Int64 // nanoseconds of Host.uptime
 	followers  atomic.Int64
 	left       atomic.Int64 // when the last follower left, as lastOutput
@@ -206,6 +208,9 @@ func (c *command) begin(ctx context.Context) (*guest.Link, error) {
 			return nil, err
 		}
 		c.group = true
+	}
+	if kills, ok := c.env.b.driver.(sandboxd.MemoryKills); ok {
+		c.killsBefore = kills.MemoryKills(c.env.b.id)
 	}
 	argv := c.spec.Argv
 	if c.spec.Shell != "" {

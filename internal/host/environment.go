@@ -3,6 +3,7 @@ package host
 import (
 	"context"
 	"slices"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -21,6 +22,7 @@ type environment struct {
 	nonce      string
 	vars       map[string]string
 	gate       *egress.Gate // nil without a network
+	memory     int64        // limit of the sandbox, in bytes
 
 	ctx    context.Context // ends with detach
 	detach context.CancelFunc
@@ -40,7 +42,7 @@ func newEnvironment(b *box, rec sandboxd.SandboxRecord) (*environment, error) {
 		return nil, err
 	}
 	env := &environment{
-		b: b, generation: rec.Generation, nonce: rec.Nonce, vars: rec.Env, gate: gate,
+		b: b, generation: rec.Generation, nonce: rec.Nonce, vars: rec.Env, gate: gate, memory: rec.Limits.MemoryBytes,
 		up: make(chan struct{}), gone: make(chan struct{}), commands: map[string]*command{},
 	}
 	env.ctx, env.detach = context.WithCancel(b.h.ctx)
@@ -254,6 +256,25 @@ func (e *environment) forget(id string) {
 	}
 }
 
+// imageVars are what the image sets, but for who runs and where.
+func (e *environment) imageVars() map[string]string {
+	images, ok := e.b.driver.(sandboxd.Images)
+	if !ok {
+		return nil
+	}
+	vars := map[string]string{}
+	for _, kv := range images.Environ(e.b.id) {
+		switch k, v, _ := strings.Cut(kv, "="); k {
+		case "HOME", "USER", "LOGNAME", "SHELL":
+		case "PATH":
+			vars[k] = sandboxd.HomeDir + "/.local/bin:" + v
+		default:
+			vars[k] = v
+		}
+	}
+	return vars
+}
+
 // environ is the whole environment of a command: nothing is added inside.
 func (e *environment) environ(spec sandboxd.CommandSpec) []string {
 	all := map[string]string{
@@ -262,6 +283,9 @@ func (e *environment) environ(spec sandboxd.CommandSpec) []string {
 	}
 	if spec.TTY != nil {
 		all["TERM"] = "xterm-256color"
+	}
+	for k, v := range e.imageVars() {
+		all[k] = v
 	}
 	for _, m := range []map[string]string{e.networkVars(), e.vars, spec.Env} {
 		for k, v := range m {

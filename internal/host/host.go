@@ -37,6 +37,8 @@ type Config struct {
 	// MaxSandboxes bounds the sandboxes that have an environment. 0 means
 	// sandboxd.DefaultMaxSandboxes.
 	MaxSandboxes int
+	// Images lets callers name an image and an OCI runtime, where a driver has them.
+	Images bool
 	// OrphanGrace is how long an environment that no record explains is left alone
 	// after start. 0 means 30 s.
 	OrphanGrace time.Duration

@@ -36,6 +36,7 @@ func (h *Host) Open(ctx context.Context, req sandboxd.OpenRequest) (sandboxd.San
 	rec := sandboxd.SandboxRecord{
 		Sandbox: sandboxd.Sandbox{
 			ID: sandboxd.NewID(), Key: req.Key, State: sandboxd.StateCold, Driver: req.Driver, Runtime: req.Runtime,
+			Image: req.Image, OCIRuntime: req.OCIRuntime,
 			CreatedAt: time.Now().UTC().Truncate(time.Microsecond), Limits: req.Limits, Network: req.Network, Labels: maps.Clone(req.Labels),
 		},
 		Env: maps.Clone(req.Env),
@@ -187,6 +188,7 @@ func (b *box) makeFiles(rec sandboxd.SandboxRecord) error {
 	return b.h.root.Create(workspace.Meta{
 		ID: rec.ID, Key: rec.Key, UID: rec.UID, CreatedAt: rec.CreatedAt,
 		Runtime: rec.Runtime, Driver: rec.Driver, Limits: rec.Limits, Network: rec.Network, Labels: rec.Labels,
+		Image: rec.Image, OCIRuntime: rec.OCIRuntime,
 	})
 }
 
@@ -260,6 +262,7 @@ func (b *box) launch(ctx context.Context, rec sandboxd.SandboxRecord) (sandboxd.
 	handle, err := b.driver.Start(ctx, sandboxd.EnvironmentSpec{
 		ID: rec.ID, Generation: rec.Generation, Workspace: work, Home: home, CABundle: b.h.cfg.CABundle, UID: rec.UID,
 		Hostname: "sandbox", Limits: rec.Limits, Nonce: rec.Nonce,
+		Image: rec.Image, OCIRuntime: rec.OCIRuntime,
 	})
 	if err != nil {
 		return rec, err

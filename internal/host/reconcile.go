@@ -221,6 +221,7 @@ func (h *Host) rebuild(ctx context.Context) error {
 func recordOf(m workspace.Meta) sandboxd.SandboxRecord {
 	return sandboxd.SandboxRecord{Sandbox: sandboxd.Sandbox{
 		ID: m.ID, Key: m.Key, State: sandboxd.StateCold, Driver: m.Driver, Runtime: m.Runtime,
+		Image: m.Image, OCIRuntime: m.OCIRuntime,
 		CreatedAt: m.CreatedAt, Limits: m.Limits, Network: known(m.Network), Labels: m.Labels,
 	}}
 }

@@ -64,6 +64,14 @@ type Second struct {
 	Nonce     string // secret by which this init and its host know each other
 }
 
+// Attached is what an init needs to know that was started by a container engine
+// and speaks over its own stdin and stdout. It is the first message on stdin, one
+// Report the first on stdout; see ReadMessage. The guest protocol follows.
+type Attached struct {
+	Second
+	Seccomp []byte // struct sock_filter array; empty for none
+}
+
 // Report is the one message on FDReady. Step is empty when the init is ready.
 type Report struct {
 	Step  string

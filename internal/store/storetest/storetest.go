@@ -129,6 +129,7 @@ func full(key string) sandboxd.SandboxRecord {
 	rec.Network = sandboxd.Network{Mode: sandboxd.NetworkProxy, Allow: []string{"*.example.com", "example.com:443"}, Deny: []string{"x.example.com"}}
 	rec.Handle = sandboxd.Handle{0, 1, 2, 255}
 	rec.Nonce = "nonce"
+	rec.Image, rec.OCIRuntime = "registry.example/team/tools:1", "runsc"
 	rec.Generation = 7
 	rec.LastEnding = &sandboxd.Ending{Cause: sandboxd.CauseMemory, ExitCode: &code, Signal: "SIGKILL", WallS: 1.25, At: time.Now().UTC()}
 	return rec
@@ -336,6 +337,8 @@ func immutable(t *testing.T, s sandboxd.HostStore) {
 		"id":      func(r *sandboxd.SandboxRecord) { r.ID = sandboxd.NewID() },
 		"key":     func(r *sandboxd.SandboxRecord) { r.Key = "other" },
 		"uid":     func(r *sandboxd.SandboxRecord) { r.UID++ },
+		"image":   func(r *sandboxd.SandboxRecord) { r.Image = "other" },
+		"runtime": func(r *sandboxd.SandboxRecord) { r.OCIRuntime = "other" },
 		"created": func(r *sandboxd.SandboxRecord) { r.CreatedAt = r.CreatedAt.Add(time.Second) },
 		"network": func(r *sandboxd.SandboxRecord) { r.Network.Allow = append(r.Network.Allow, "*") },
 	} {
