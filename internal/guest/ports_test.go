@@ -206,6 +206,14 @@ func TestEvilPorts(t *testing.T) {
 			}
 		})
 	}
+	t.Run("GivenUpInsteadOfAnAnswer", func(t *testing.T) {
+		l := evilLink(t, func(e *evil, f wire.Frame) bool {
+			return f.Type != wire.TypeDial || e.send(wire.Frame{Type: wire.TypeStreamClose, Flags: wire.FlagReset, Number: f.Number}) == nil
+		})
+		if _, err := l.Dial(t.Context(), 80); sandboxd.ClassOf(err) != sandboxd.ClassUnavailable || l.Err() != nil {
+			t.Errorf("dial: %v; the link: %v", err, l.Err())
+		}
+	})
 	t.Run("NoAnswer", func(t *testing.T) {
 		l := evilLink(t, func(*evil, wire.Frame) bool { return true })
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)

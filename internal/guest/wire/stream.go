@@ -280,10 +280,17 @@ func (st *Stream) ended() bool {
 	return st.sentEnd
 }
 
-// givenUp notes that the other side neither sends nor reads any more.
+// givenUp notes that the other side neither sends nor reads any more. Instead of an
+// answer it is a refusal.
 func (st *Stream) givenUp(reset bool) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
+	select {
+	case <-st.answered:
+	default:
+		st.failed = &Refused{Text: "given up before it was opened"}
+		close(st.answered)
+	}
 	st.cut = reset && !st.eof
 	st.eof, st.deaf = true, true
 	st.finish()
