@@ -39,6 +39,12 @@ type Process interface {
 	Wait() wire.Exit
 }
 
+// Tree is the optional power of a Process to end all that it started.
+type Tree interface {
+	// KillTree returns when what it found was sent SIGKILL.
+	KillTree()
+}
+
 // Output is one stream of a process; Tag is 1 for stdout (and a terminal), 2 for stderr.
 type Output struct {
 	Tag byte
