@@ -29,6 +29,16 @@ base() {
 	echo "$archive"
 }
 
+# closed runs a program with the three standard streams and no other descriptor.
+closed() (
+	local fd
+	for fd in /proc/self/fd/*; do
+		fd=${fd##*/}
+		[ "$fd" -le 2 ] || [ "$fd" = 255 ] || eval "exec $fd>&-" 2>/dev/null || true
+	done
+	exec "$@"
+)
+
 start() {
 	local dir=$1 program pid address tries=0
 	for program in dockerd docker mmdebstrap; do
@@ -41,8 +51,8 @@ start() {
 		# Without networks and cgroups: what they need of the machine is not everywhere.
 		echo "{\"runtimes\":{\"runsc\":{\"path\":\"$(command -v runsc)\",\"runtimeArgs\":[\"--network=none\",\"--ignore-cgroups\"]}}}" >"$dir/daemon.json"
 	fi
-	# By its own path: what is called docker elsewhere may be another client.
-	setsid dockerd --config-file "$dir/daemon.json" --data-root "$dir/data" --exec-root "$dir/exec" --pidfile "$dir/pid" \
+	# It outlives the caller and must hold nothing of the caller's, as a lock.
+	closed setsid dockerd --config-file "$dir/daemon.json" --data-root "$dir/data" --exec-root "$dir/exec" --pidfile "$dir/pid" \
 		-H "$address" --bridge=none --iptables=false --ip6tables=false >"$dir/log" 2>&1 </dev/null &
 	pid=$!
 	until docker -H "$address" version >/dev/null 2>&1; do

@@ -21,10 +21,14 @@ func (c *command) ended(exit wire.Exit) {
 	if c.isDone() {
 		return
 	}
-	if c.group && c.intended() != "" {
+	if c.intended() != "" {
 		// The leader obeyed before the grace was over; the rest of the tree goes
 		// now, so that the ending says what is true when it is read.
-		c.killGroup(c.env.ctx)
+		if c.group {
+			c.killGroup(c.env.ctx)
+		} else {
+			c.killTree(c.env.ctx)
+		}
 	}
 	c.finish(c.explain(exit))
 }

@@ -49,11 +49,16 @@ func pretender(t *testing.T, odd map[string]http.HandlerFunc) *Driver {
 			}
 		case path == "/containers/json":
 			fmt.Fprint(w, "[]")
+		case path == "/images/create":
+			fmt.Fprint(w, `{"status":"sha256:0123456789abcdef"}`)
 		case strings.HasPrefix(path, "/images/"):
 			fmt.Fprint(w, `{"Id":"sha256:0123456789abcdef","Os":"linux","Config":{}}`)
 		case path == "/containers/create":
 			w.WriteHeader(http.StatusCreated)
 			fmt.Fprint(w, `{"Id":"0123456789abcdef0123456789abcdef","Warnings":[]}`)
+		case strings.HasSuffix(path, "/archive"):
+			w.WriteHeader(http.StatusNotFound)
+			fmt.Fprint(w, `{"message":"No such file"}`)
 		case path == "/info":
 			fmt.Fprint(w, `{"OSType":"linux","ServerVersion":"20.10.24","Runtimes":{"runc":{}},"DefaultRuntime":"runc","SecurityOptions":["name=seccomp"]}`)
 		default:
@@ -166,7 +171,9 @@ func TestFingerprintOfAPretender(t *testing.T) {
 		"a page":         {answer(200, "text/html", page), "is none"},
 		"nothing":        {hang, "does not answer"},
 		"another system": {answer(200, "application/json", `{"OSType":"windows","ServerVersion":"1"}`), "engine: windows"},
-		"no seccomp":     {answer(200, "application/json", `{"OSType":"linux","ServerVersion":"1","DefaultRuntime":"runc","Runtimes":{"runc":{}}}`), "seccomp"},
+		"other files": {answer(200, "application/json", `{"OSType":"linux","ServerVersion":"1","DefaultRuntime":"runc","Runtimes":{"runc":{}},"SecurityOptions":["name=seccomp"]}`),
+			"mounts denied"}, // its archive of the marked directory is empty
+		"no seccomp": {answer(200, "application/json", `{"OSType":"linux","ServerVersion":"1","DefaultRuntime":"runc","Runtimes":{"runc":{}}}`), "seccomp"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			found := pretender(t, map[string]http.HandlerFunc{"/info": test.answer}).Fingerprint(t.Context())

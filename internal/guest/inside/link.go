@@ -202,7 +202,9 @@ func (l *link) poke(f wire.Frame) error {
 		return violation("signal %d", f.Arg)
 	case c == nil:
 	case f.Type == wire.TypeSignal:
-		c.signal(int(f.Arg))
+		if f.Flags&wire.FlagTree == 0 || !c.killTree() {
+			c.signal(int(f.Arg))
+		}
 	default:
 		c.resize(uint16(f.Arg>>16), uint16(f.Arg))
 	}
