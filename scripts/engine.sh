@@ -2,27 +2,26 @@
 # A container engine of the tests' own: its data, socket and processes are below one
 # directory, it makes no network and no firewall rule, and it leaves the machine's own
 # engine alone.
-#   engine.sh start DIR   starts it with runc and runsc and the base image; prints its
+#   engine.sh start DIR   starts it with runc and runsc and its images; prints its
 #                         address, or nothing where there is no engine to start
 #   engine.sh stop DIR    ends it and removes DIR
 set -euo pipefail
 
 cache=${SANDBOXD_TEST_CACHE:-${XDG_CACHE_HOME:-${HOME:-/root}/.cache}/sandboxd-test}
-image=sandboxd-test/base:latest
 
 say() { printf 'set-up: %s\n' "$*" >&2; }
 
-# base makes the archive that the base image is imported from, once: Debian's essential
-# packages without what nobody reads.
-base() {
-	local suite archive
+# archive NAME [PACKAGES] makes what the image sandboxd-test/NAME is imported from, once:
+# Debian's essential packages and those named, without what nobody reads.
+archive() {
+	local name=$1 packages=${2:-} suite archive
 	# shellcheck disable=SC1091
 	suite=$(. /etc/os-release && echo "${VERSION_CODENAME:-}")
-	archive=$cache/base-$suite-$(dpkg --print-architecture).tar
+	archive=$cache/$name-$suite-$(dpkg --print-architecture).tar
 	if [ ! -s "$archive" ]; then
-		say "making the base image of the tests ($suite)"
+		say "making the image $name of the tests ($suite)"
 		mkdir -p "$cache"
-		mmdebstrap --quiet --variant=essential --dpkgopt='path-exclude=/usr/share/doc/*' --dpkgopt='path-exclude=/usr/share/man/*' \
+		mmdebstrap --quiet --variant=essential ${packages:+--include="$packages"} --dpkgopt='path-exclude=/usr/share/doc/*' --dpkgopt='path-exclude=/usr/share/man/*' \
 			--dpkgopt='path-exclude=/usr/share/locale/*' "$suite" "$cache/new-$$.tar" >&2
 		mv "$cache/new-$$.tar" "$archive"
 	fi
@@ -64,7 +63,8 @@ start() {
 		tries=$((tries + 1))
 		sleep 0.1
 	done
-	docker -H "$address" import "$(base)" "$image" >/dev/null
+	docker -H "$address" import "$(archive base)" sandboxd-test/base:latest >/dev/null
+	docker -H "$address" import "$(archive tools python3-pip,npm,ca-certificates)" sandboxd-test/tools:latest >/dev/null
 	echo "$address"
 }
 

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"sandboxd"
+	"sandboxd/client"
 	"sandboxd/internal/captest"
 	"sandboxd/internal/follow"
 	"sandboxd/test/server"
@@ -32,7 +33,7 @@ func serve(t *testing.T, args ...string) *server.Instance {
 // box is one sandbox.
 type box struct {
 	*testing.T
-	s  *server.Instance
+	c  *client.Client
 	id string
 }
 
@@ -43,11 +44,17 @@ func open(t *testing.T, s *server.Instance, allow ...string) *box {
 
 func openWith(t *testing.T, s *server.Instance, n sandboxd.Network) *box {
 	t.Helper()
-	sb, _, err := s.C.Open(context.Background(), sandboxd.OpenRequest{Network: n, Limits: sandboxd.Limits{MemoryBytes: 2 << 30, TmpBytes: 256 << 20}})
+	return openRequest(t, s.C, sandboxd.OpenRequest{Network: n})
+}
+
+func openRequest(t *testing.T, c *client.Client, req sandboxd.OpenRequest) *box {
+	t.Helper()
+	req.Limits = sandboxd.Limits{MemoryBytes: 2 << 30, TmpBytes: 256 << 20}
+	sb, _, err := c.Open(context.Background(), req)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &box{T: t, s: s, id: sb.ID}
+	return &box{T: t, c: c, id: sb.ID}
 }
 
 // result is how a script ended, and when.
@@ -67,12 +74,12 @@ func (b *box) run(script string, env ...string) result {
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 	defer cancel()
 	began := time.Now()
-	cmd, _, err := b.s.C.StartCommand(ctx, b.id, sandboxd.CommandSpec{Shell: script, Env: vars})
+	cmd, _, err := b.c.StartCommand(ctx, b.id, sandboxd.CommandSpec{Shell: script, Env: vars})
 	if err != nil {
 		b.Fatal(err)
 	}
 	var text bytes.Buffer
-	ending, err := follow.Output(ctx, b.s.C, follow.Command{Sandbox: b.id, ID: cmd.ID}, func(f sandboxd.Frame) error {
+	ending, err := follow.Output(ctx, b.c, follow.Command{Sandbox: b.id, ID: cmd.ID}, func(f sandboxd.Frame) error {
 		text.Write(f.Data)
 		return nil
 	})
@@ -98,7 +105,7 @@ func (b *box) ok(script string, env ...string) string {
 
 func (b *box) denials() []sandboxd.Denial {
 	b.Helper()
-	a, err := b.s.C.NetworkActivity(context.Background(), b.id)
+	a, err := b.c.NetworkActivity(context.Background(), b.id)
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -100,7 +100,7 @@ func (tl tool) vars(t *testing.T) (list []string) {
 func (tl tool) bring(t *testing.T, b *box) {
 	t.Helper()
 	if tl.brings != "" {
-		files, err := b.s.C.Files(t.Context(), b.id)
+		files, err := b.c.Files(t.Context(), b.id)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -128,27 +128,32 @@ func TestTools(t *testing.T) {
 			s := serve(t, append(operator(addresses(t, names...)), trustOfTheMachine()...)...)
 			b := open(t, s, names...)
 			captest.Need(t, name, b.run(goPath+"command -v "+tl.program).code == 0, tl.program+" is not where sandboxes see it")
-			tl.bring(t, b)
-			vars := tl.vars(t)
-			b.ok(goPath+tl.install, vars...)
-			b.ok(goPath + tl.proves)
-
-			without := open(t, s)
-			tl.bring(t, without)
-			idle := without.run(goPath + tl.idle).took
-			got := without.run(goPath+tl.install, vars...)
-			if got.code == 0 || !strings.Contains(got.text, "is not in the allow list of this sandbox") {
-				t.Errorf("without its names: exit code %d\n%s", got.code, got.text)
-			}
-			if got.took > idle+time.Second {
-				t.Errorf("without its names it took %s; its start alone takes %s", got.took, idle)
-			}
-			if all := without.denials(); len(all) == 0 || !slices.Contains(names, strings.Split(all[0].Host, ":")[0]) {
-				t.Errorf("the log: %+v", all)
-			}
-			t.Logf("refused in %s; a start of the tool takes %s", got.took, idle)
+			tl.try(b, open(t, s), names)
 		})
 	}
+}
+
+// try installs in a sandbox that may reach the names, and in one that may not.
+func (tl tool) try(with, without *box, names []string) {
+	with.Helper()
+	tl.bring(with.T, with)
+	vars := tl.vars(with.T)
+	with.ok(goPath+tl.install, vars...)
+	with.ok(goPath + tl.proves)
+
+	tl.bring(without.T, without)
+	idle := without.run(goPath + tl.idle).took
+	got := without.run(goPath+tl.install, vars...)
+	if got.code == 0 || !strings.Contains(got.text, "is not in the allow list of this sandbox") {
+		with.Errorf("without its names: exit code %d\n%s", got.code, got.text)
+	}
+	if got.took > idle+time.Second {
+		with.Errorf("without its names it took %s; its start alone takes %s", got.took, idle)
+	}
+	if all := without.denials(); len(all) == 0 || !slices.Contains(names, strings.Split(all[0].Host, ":")[0]) {
+		with.Errorf("the log: %+v", all)
+	}
+	with.Logf("refused in %s; a start of the tool takes %s", got.took, idle)
 }
 
 // long marks a test that wants other machines and takes seconds.

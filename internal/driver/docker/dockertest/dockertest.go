@@ -14,8 +14,12 @@ import (
 	"sandboxd/internal/captest"
 )
 
-// Image is the base image of the tests; scripts/engine.sh makes it.
-const Image = "sandboxd-test/base:latest"
+// Image is the base image of the tests, and tools one with pip and npm in addition;
+// scripts/engine.sh makes them.
+const (
+	Image = "sandboxd-test/base:latest"
+	tools = "sandboxd-test/tools:latest"
+)
 
 // Engine is what a test needs to know to use the engine.
 type Engine struct {
@@ -60,4 +64,15 @@ func Find(t testing.TB, runtime string) Engine {
 	_, err = api.ImageInspect(ctx, Image)
 	captest.Need(t, capability, err == nil, "the engine has no image "+Image)
 	return Engine{Host: host, Image: Image, Runtime: runtime, API: api}
+}
+
+// Tools answers the image with pip and npm, or skips t for want of the capability
+// docker-tools.
+func (e Engine) Tools(t testing.TB) string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	_, err := e.API.ImageInspect(ctx, tools)
+	captest.Need(t, "docker-tools", err == nil, "the engine has no image "+tools)
+	return tools
 }
