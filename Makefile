@@ -1,6 +1,6 @@
 # `make` lists what there is. Everything that a rule leaves is ignored by git.
 
-INIT    := internal/driver/process/initbin/init
+INIT    := internal/driver/initbin/init
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 VARIABLE := sandboxd/internal/app.Version
 

@@ -64,6 +64,9 @@ type Host interface {
 
 	// Files is the sandbox's workspace.
 	Files(ctx context.Context, id string) (Files, error)
+	// NetworkActivity is what the sandbox's proxy let through and refused since the
+	// server started; empty for a sandbox without one.
+	NetworkActivity(ctx context.Context, id string) (NetworkActivity, error)
 	// Runtimes lists the catalogue.
 	Runtimes(ctx context.Context) ([]Runtime, error)
 }

@@ -222,6 +222,11 @@ func (c *Client) Delete(ctx context.Context, id string) error {
 	return err
 }
 
+// NetworkActivity implements sandboxd.Host.
+func (c *Client) NetworkActivity(ctx context.Context, id string) (a sandboxd.NetworkActivity, err error) {
+	return a, c.get(ctx, &a, nil, "sandboxes", id, "network")
+}
+
 // Runtimes implements sandboxd.Host.
 func (c *Client) Runtimes(ctx context.Context) ([]sandboxd.Runtime, error) {
 	var out struct {

@@ -35,6 +35,7 @@ func routes() []route {
 		{op("POST", box+"/start", "start-sandbox", "Start the environment"), typed((*face).start)},
 		{op("POST", box+"/stop", "stop-sandbox", "Stop the environment and keep the files"), typed((*face).stop)},
 		{op("POST", box+"/close", "close-sandbox", "The same as stop"), typed((*face).stop)},
+		{op("GET", box+"/network", "network-activity", "What the sandbox's proxy let through and what it refused, and why"), typed((*face).network)},
 		{op("GET", "/v1/runtimes", "list-runtimes", "List the catalogue"), typed((*face).runtimes)},
 
 		{op("POST", box+"/exec", "exec", "Run a command and answer its output: "+execDoc), typed((*face).exec)},

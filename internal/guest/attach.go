@@ -21,6 +21,9 @@ func Attach(ctx context.Context, conn io.ReadWriteCloser, opts Options) (*Link, 
 	if opts.MaxVersion == 0 {
 		opts.MinVersion, opts.MaxVersion = wire.MinVersion, wire.MaxVersion
 	}
+	if c, ok := conn.(sandboxd.Continued); ok && c.Continued() {
+		opts.Flush = true
+	}
 	var raw [8]byte
 	if _, err := rand.Read(raw[:]); err != nil {
 		conn.Close()
@@ -90,7 +93,7 @@ func (l *Link) shake(r *wire.Reader) error {
 func (l *Link) sync() error {
 	body, err := json.Marshal(wire.Sync{
 		Min: l.opts.MinVersion, Max: l.opts.MaxVersion, Flush: l.opts.Flush,
-		Proof: wire.Proof(l.opts.Nonce, wire.SideHost, l.nonce),
+		Proof: wire.Proof(l.opts.Nonce, wire.SideHost, l.nonce), Listen: l.opts.Listen,
 	})
 	if err != nil {
 		return err

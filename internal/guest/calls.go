@@ -234,6 +234,16 @@ func (l *Link) Signal(ctx context.Context, command string, sig int) error {
 	return l.send(ctx, nil, wire.Frame{Type: wire.TypeSignal, Number: c.number, Arg: uint64(sig)})
 }
 
+// KillTree ends all that a command started and that is known to be its, also when
+// its leader has ended. It is for commands without a cgroup; it does not wait.
+func (l *Link) KillTree(ctx context.Context, command string) error {
+	c, err := l.find(command)
+	if err != nil {
+		return err
+	}
+	return l.send(ctx, nil, wire.Frame{Type: wire.TypeSignal, Number: c.number, Arg: uint64(syscall.SIGKILL), Flags: wire.FlagTree})
+}
+
 // Resize sets the size of a command's terminal; without one it does nothing.
 func (l *Link) Resize(ctx context.Context, command string, size sandboxd.TTY) error {
 	c, err := l.find(command)

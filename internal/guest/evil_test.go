@@ -190,8 +190,8 @@ func TestEvilInit(t *testing.T) {
 			handler := stalled{make(chan struct{})}
 			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 			defer cancel()
-			l, err := guest.Attach(ctx, h, guest.Options{Handler: handler, Have: func(string) (int64, bool) { return 0, true }, Services: map[string]func(io.ReadWriteCloser){
-				"sink": func(rw io.ReadWriteCloser) { <-handler.release },
+			l, err := guest.Attach(ctx, h, guest.Options{Handler: handler, Have: func(string) (int64, bool) { return 0, true }, Services: map[string]func(guest.Stream){
+				"sink": func(rw guest.Stream) { <-handler.release },
 			}})
 			if err == nil {
 				for l.Err() == nil && ctx.Err() == nil {

@@ -56,8 +56,8 @@ func FuzzHostLink(f *testing.F) {
 		})
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 		defer cancel()
-		l, err := guest.Attach(ctx, h, guest.Options{Handler: guesttest.NewSink(), Services: map[string]func(io.ReadWriteCloser){
-			"s": func(rw io.ReadWriteCloser) { io.Copy(rw, rw) },
+		l, err := guest.Attach(ctx, h, guest.Options{Handler: guesttest.NewSink(), Services: map[string]func(guest.Stream){
+			"s": func(rw guest.Stream) { io.Copy(rw, rw) },
 		}})
 		if err == nil {
 			work.Go(func() {

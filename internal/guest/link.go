@@ -37,9 +37,12 @@ type Options struct {
 	Have func(command string) (int64, bool)
 	// Services are what the init may open streams to, by name. Each stream is
 	// served by a goroutine and closed when the function returns.
-	Services map[string]func(io.ReadWriteCloser)
+	Services map[string]func(Stream)
+	// Listen has the init listen on ports of the sandbox's loopback: each connection
+	// becomes a stream to the service. A port that is taken inside fails the attach.
+	Listen map[string]uint16
 	// Flush begins with zeros that complete what a dead host left unfinished; for
-	// connections that outlive a host.
+	// connections that outlive a host. A sandboxd.Continued sets it by itself.
 	Flush bool
 	// MinVersion and MaxVersion override what is spoken.
 	MinVersion, MaxVersion int
@@ -63,6 +66,8 @@ type Stream interface {
 	// Done is closed when the stream is given up as a whole, by either side or with
 	// the link.
 	Done() <-chan struct{}
+	SetReadDeadline(time.Time) error
+	SetWriteDeadline(time.Time) error
 }
 
 // Bounds of a link on the host's side.

@@ -71,6 +71,7 @@ func TestBoundary(t *testing.T) {
 	judge(t, "shell", b.probe(sandboxd.CommandSpec{Shell: "cd /tmp; (exec /workspace/prober)"}))
 	judge(t, "terminal", b.probe(sandboxd.CommandSpec{Argv: []string{"./prober"}, TTY: &sandboxd.TTY{Cols: 80, Rows: 24}}))
 	judge(t, "limits", b.probe(sandboxd.CommandSpec{Argv: []string{"./prober"}, Limits: sandboxd.CommandLimits{PIDs: 50, MemoryBytes: 128 << 20}}))
+	judge(t, "network proxy", s.open(sandboxd.OpenRequest{Network: sandboxd.Network{Mode: sandboxd.NetworkProxy, Allow: []string{"*"}}}).probe(direct))
 	s.Kill()
 	s.Start()
 	judge(t, "adopted", b.probe(direct))

@@ -107,7 +107,7 @@ func embedInit(t *testing.T, out string) string {
 	return name
 }
 
-const initPackage = "sandboxd/internal/driver/process/initbin"
+const initPackage = "sandboxd/internal/driver/initbin"
 
 // directory answers where a package's sources are.
 func directory(t *testing.T, pkg string) string {

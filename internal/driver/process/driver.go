@@ -19,6 +19,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sandboxd"
+	"sandboxd/internal/driver/initbin"
+	"sandboxd/internal/driver/queue"
 	"sandboxd/internal/isolate"
 )
 
@@ -38,10 +40,8 @@ type Driver struct {
 	seccomp  []byte
 	landlock int
 	bootID   string
-	events   *queue
-
-	initMu   sync.Mutex
-	initPath string
+	events   *queue.Queue
+	init     *initbin.Place
 
 	mu     sync.Mutex
 	closed bool
@@ -94,7 +94,7 @@ func New(cfg Config) (*Driver, error) {
 		return nil, fmt.Errorf("make the run directory: %w", err)
 	}
 	d := &Driver{cfg: cfg, seccomp: program, landlock: isolate.LandlockABI(), bootID: string(boot[:36]),
-		events: newQueue(), envs: map[string]*environment{}}
+		events: queue.New(), init: initbin.In(filepath.Join(cfg.DataDir, "bin")), envs: map[string]*environment{}}
 	d.groups, d.groupErr = findGroups(cfg.DataDir)
 	return d, nil
 }
@@ -103,7 +103,7 @@ func New(cfg Config) (*Driver, error) {
 func (d *Driver) Name() string { return "process" }
 
 // Events is sandboxd.Driver's.
-func (d *Driver) Events() <-chan sandboxd.DriverEvent { return d.events.out }
+func (d *Driver) Events() <-chan sandboxd.DriverEvent { return d.events.Out() }
 
 // Close lets go of every environment; they live on.
 func (d *Driver) Close() error {
@@ -119,7 +119,7 @@ func (d *Driver) Close() error {
 	for _, e := range envs {
 		e.letGo()
 	}
-	d.events.close()
+	d.events.Close()
 	if d.groups != nil {
 		d.groups.removeBase() // stays while a sandbox is in it
 	}

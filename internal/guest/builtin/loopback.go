@@ -23,9 +23,13 @@ import (
 // echo sends back what comes, greet sends "hello", ends its side and prints how
 // many bytes came and how they ended, flood sends without end, deaf reads nothing,
 // cut sends "part", waits for a byte and resets.
+//
+// What the init listens on is there too: Connect reaches it as programs do, Dial
+// does not.
 type Loopback struct {
 	mu        sync.Mutex
 	listeners map[netip.AddrPort]*listener
+	own       map[uint16]net.Listener // of the init
 }
 
 type listener struct {
@@ -34,7 +38,34 @@ type listener struct {
 }
 
 // NewLoopback makes one on which nothing listens.
-func NewLoopback() *Loopback { return &Loopback{listeners: map[netip.AddrPort]*listener{}} }
+func NewLoopback() *Loopback {
+	return &Loopback{listeners: map[netip.AddrPort]*listener{}, own: map[uint16]net.Listener{}}
+}
+
+// Listen is inside.Options.Listen.
+func (n *Loopback) Listen(port uint16) (net.Listener, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.own[port] != nil {
+		return nil, fmt.Errorf("port %d is in use", port)
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err == nil {
+		n.own[port] = l
+	}
+	return l, err
+}
+
+// Connect opens a connection to what the init listens on.
+func (n *Loopback) Connect(port uint16) (net.Conn, error) {
+	n.mu.Lock()
+	l := n.own[port]
+	n.mu.Unlock()
+	if l == nil {
+		return nil, fmt.Errorf("nothing listens on port %d", port)
+	}
+	return net.Dial("tcp", l.Addr().String())
+}
 
 // Dial is inside.Options.Dial: 127.0.0.1, then ::1.
 func (n *Loopback) Dial(ctx context.Context, port uint16) (net.Conn, error) {

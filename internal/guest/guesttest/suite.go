@@ -11,7 +11,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"strconv"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -37,6 +39,9 @@ type System struct {
 	Nonce string
 	// Service opens a service from inside; nil skips that case.
 	Service func(ctx context.Context, name string) (io.ReadWriteCloser, error)
+	// Inside opens a connection from inside to a port of the sandbox's loopback; nil
+	// skips that case.
+	Inside func(port uint16) (net.Conn, error)
 }
 
 // Timeout bounds every wait of the suite.
@@ -52,7 +57,7 @@ func Run(t *testing.T, open func(t *testing.T) System) {
 		{"ExitCodes", testExitCodes}, {"Signal", testSignal}, {"NotFound", testNotFound}, {"Conflict", testConflict},
 		{"StalledHandler", testStalledHandler}, {"StalledStdin", testStalledStdin}, {"UnacknowledgedBound", testBound},
 		{"Reattach", testReattach}, {"EndedRepeats", testEndedRepeats}, {"HalfFrame", testHalfFrame},
-		{"Version", testVersion}, {"Secret", testSecret}, {"Service", testService}, {"Dial", testDial}, {"DialClosed", testDialClosed}, {"DialReset", testDialReset}, {"DialStalled", testDialStalled},
+		{"Version", testVersion}, {"Secret", testSecret}, {"Service", testService}, {"Listen", testListen}, {"Dial", testDial}, {"DialClosed", testDialClosed}, {"DialReset", testDialReset}, {"DialStalled", testDialStalled},
 		{"DialGivenUp", testDialGivenUp}, {"Ports", testPorts}, {"Ping", testPing},
 	}
 	for _, c := range cases {
@@ -373,7 +378,7 @@ func testSecret(t *testing.T, s *session) {
 func testService(t *testing.T, s *session) {
 	captest.Need(t, "guest-services", s.Service != nil, "this system opens no services")
 	opts := s.options()
-	opts.Services = map[string]func(io.ReadWriteCloser){"upper": func(rw io.ReadWriteCloser) {
+	opts.Services = map[string]func(guest.Stream){"upper": func(rw guest.Stream) {
 		b, err := io.ReadAll(rw)
 		if err == nil {
 			_, err = rw.Write(bytes.ToUpper(b))
@@ -402,6 +407,55 @@ func testService(t *testing.T, s *session) {
 	var refused *wire.Refused
 	if _, err := s.Service(s.ctx, "none"); !errors.As(err, &refused) {
 		t.Fatalf("unknown service: %v", err)
+	}
+}
+
+// testListen asks of a port inside that it leads to the service, that it is there
+// while there is no host and again with the next one, and that no host reaches it.
+func testListen(t *testing.T, s *session) {
+	captest.Need(t, "guest-inside", s.Inside != nil, "this system opens no connections from inside")
+	const port = 3999
+	opts := s.options()
+	opts.Listen = map[string]uint16{"upper": port}
+	opts.Services = map[string]func(guest.Stream){"upper": func(st guest.Stream) {
+		b, err := io.ReadAll(io.LimitReader(st, 3))
+		if err == nil {
+			_, err = st.Write(bytes.ToUpper(b))
+		}
+		if err != nil {
+			t.Errorf("service: %v", err)
+		}
+	}}
+	ask := func(text string) net.Conn {
+		t.Helper()
+		conn, err := s.Inside(port)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { conn.Close() })
+		go io.WriteString(conn, text)
+		return conn
+	}
+	answers := func(conn net.Conn, want string) {
+		t.Helper()
+		if got, err := io.ReadAll(conn); err != nil || string(got) != want {
+			t.Fatalf("answer %q, %v", got, err)
+		}
+	}
+	l := s.attachWith(opts)
+	answers(ask("abc"), "ABC")
+	if _, err := l.Dial(s.ctx, port); sandboxd.ClassOf(err) != sandboxd.ClassUnavailable {
+		t.Fatalf("the host reached the init's own port: %v", err)
+	}
+	l.Close()
+	<-l.Done()
+	waiting := ask("xyz")
+	s.attachWith(opts)
+	answers(waiting, "XYZ")
+	answers(ask("def"), "DEF")
+	opts.Listen = map[string]uint16{"upper": 0}
+	if _, err := guest.Attach(s.ctx, s.conn(), opts); sandboxd.ClassOf(err) != sandboxd.ClassForbidden || !strings.Contains(err.Error(), "port 0") {
+		t.Fatalf("attach with a port that cannot be: %v", err)
 	}
 }
 

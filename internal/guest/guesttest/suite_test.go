@@ -16,10 +16,10 @@ import (
 
 func system(t *testing.T, pair func() (host, guest io.ReadWriteCloser, err error)) guesttest.System {
 	loopback := builtin.NewLoopback()
-	server := inside.New(builtin.Spawner{Loopback: loopback}, inside.Options{Nonce: "secret", Dial: loopback.Dial, Ports: loopback.Ports})
+	server := inside.New(builtin.Spawner{Loopback: loopback}, inside.Options{Nonce: "secret", Dial: loopback.Dial, Ports: loopback.Ports, Listen: loopback.Listen})
 	t.Cleanup(func() { server.Close() })
 	return guesttest.System{
-		Nonce: "secret", Cwd: "/",
+		Nonce: "secret", Cwd: "/", Inside: loopback.Connect,
 		Connect: func() (io.ReadWriteCloser, error) {
 			h, g, err := pair()
 			if err == nil {

@@ -230,6 +230,18 @@ func (c *command) signal(sig int) {
 	}
 }
 
+// killTree says whether the command's process can end all that it started, and has
+// it do so: looking for it takes longer than the link's reader may.
+func (c *command) killTree() bool {
+	c.s.mu.Lock()
+	tree, ok := c.proc.(Tree)
+	c.s.mu.Unlock()
+	if ok {
+		go tree.KillTree()
+	}
+	return ok
+}
+
 func (c *command) resize(cols, rows uint16) {
 	c.s.mu.Lock()
 	proc := c.proc

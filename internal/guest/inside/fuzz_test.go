@@ -41,7 +41,7 @@ func FuzzInside(f *testing.F) {
 	f.Add(frame(wire.TypeSync, 0, 0, 0, `{"min":1,"max":9}`))
 	f.Fuzz(func(t *testing.T, script []byte) {
 		loopback := builtin.NewLoopback()
-		server := inside.New(builtin.Spawner{Loopback: loopback}, inside.Options{Ports: loopback.Ports, Dial: func(_ context.Context, port uint16) (net.Conn, error) {
+		server := inside.New(builtin.Spawner{Loopback: loopback}, inside.Options{Ports: loopback.Ports, Listen: loopback.Listen, Dial: func(_ context.Context, port uint16) (net.Conn, error) {
 			if port != 80 {
 				return nil, errors.New("nothing listens")
 			}

@@ -48,6 +48,10 @@ func (s *Server) accept(conn io.ReadWriteCloser, files *descriptors, f wire.Fram
 		nack.Reason = "the host does not know this sandbox's secret"
 	case version == 0:
 		nack = wire.SyncNack{Reason: "no common version", Min: s.opts.MinVersion, Max: s.opts.MaxVersion}
+	default:
+		if err := s.listen(sync.Listen); err != nil {
+			nack.Reason = err.Error()
+		}
 	}
 	if sync.Flush {
 		if err := w.Preamble(); err != nil {
@@ -198,7 +202,9 @@ func (l *link) poke(f wire.Frame) error {
 		return violation("signal %d", f.Arg)
 	case c == nil:
 	case f.Type == wire.TypeSignal:
-		c.signal(int(f.Arg))
+		if f.Flags&wire.FlagTree == 0 || !c.killTree() {
+			c.signal(int(f.Arg))
+		}
 	default:
 		c.resize(uint16(f.Arg>>16), uint16(f.Arg))
 	}

@@ -42,6 +42,12 @@ type Process interface {
 // leader is a Process of which the number inside is known.
 type leader interface{ Leader() int }
 
+// Tree is the optional power of a Process to end all that it started.
+type Tree interface {
+	// KillTree returns when what it found was sent SIGKILL.
+	KillTree()
+}
+
 // Output is one stream of a process; Tag is 1 for stdout (and a terminal), 2 for stderr.
 type Output struct {
 	Tag byte

@@ -93,6 +93,7 @@ const (
 	FlagEOF      = 1 // TypeStdin
 	FlagConflict = 1 // TypeStartFailed
 	FlagEnded    = 1 // TypeKnown
+	FlagTree     = 1 // TypeSignal: SIGKILL for all that the command started
 	FlagStdin    = 2 // TypeKnown: takes input
 	FlagReset    = 1 // TypeStreamClose: what came before is not all there was
 )

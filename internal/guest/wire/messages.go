@@ -16,6 +16,10 @@ type Start struct {
 	Restart string   `json:"restart,omitempty"` // reserved: restart policy; the init refuses any but "" and "never"
 }
 
+// MarkVariable is set, to the command's id, in the environment of a command that has
+// no cgroup of its own: what it starts is known by it.
+const MarkVariable = "SANDBOXD_COMMAND_ID"
+
 // Exit says how the leader of a command ended, as wait4 saw it. A start that
 // failed is Code 126 (not executable, no such directory) or 127 (not found) with
 // Error set.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"sync"
 )
 
@@ -195,6 +196,8 @@ type Stream struct {
 	failed  error // link end or refusal
 	over    bool  // done is closed
 	done    chan struct{}
+
+	readBy, writeBy deadline
 }
 
 // ErrReset is the end of a stream whose other side gave it up before it had sent
@@ -299,12 +302,16 @@ func (st *Stream) Read(b []byte) (int, error) {
 		return 0, nil
 	}
 	st.mu.Lock()
-	for len(st.buf) == 0 && !st.eof && !st.closed && st.failed == nil {
+	for len(st.buf) == 0 && !st.eof && !st.closed && st.failed == nil && !st.readBy.passed {
 		st.cond.Wait()
 	}
 	if st.closed {
 		st.mu.Unlock()
 		return 0, io.ErrClosedPipe
+	}
+	if st.readBy.passed {
+		st.mu.Unlock()
+		return 0, os.ErrDeadlineExceeded
 	}
 	if len(st.buf) == 0 {
 		err := st.failed
@@ -368,6 +375,8 @@ func (st *Stream) writable() error {
 		return st.failed
 	case st.deaf, st.sentEnd, st.closed:
 		return io.ErrClosedPipe
+	case st.writeBy.passed:
+		return os.ErrDeadlineExceeded
 	}
 	return nil
 }

@@ -11,6 +11,8 @@ import (
 	"sandboxd/client"
 	"sandboxd/internal/api"
 	"sandboxd/internal/captest"
+	"sandboxd/internal/driver/docker"
+	"sandboxd/internal/driver/docker/dockertest"
 	"sandboxd/internal/driver/fake"
 	"sandboxd/internal/driver/process"
 	"sandboxd/internal/host"
@@ -35,6 +37,19 @@ func processDriver(t *testing.T, dir string) sandboxd.Driver {
 	found := d.Fingerprint(context.Background())
 	captest.Need(t, "process", found.Works, found.Reason)
 	return d
+}
+
+// dockerDriver makes a maker of the docker driver over one OCI runtime.
+func dockerDriver(runtime string) maker {
+	return func(t *testing.T, dir string) sandboxd.Driver {
+		t.Helper()
+		e := dockertest.Find(t, runtime)
+		d, err := docker.New(docker.Config{Host: e.Host, DataDir: dir, Image: e.Image, OCIRuntime: e.Runtime})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return d
+	}
 }
 
 // embedded makes a host over a driver and SQLite.
@@ -134,5 +149,17 @@ func TestEmbeddedHostOverProcesses(t *testing.T) {
 func TestClientOverProcesses(t *testing.T) {
 	hosttest.Run(t, hosttest.Harness{Program: hosttest.ShellPrograms, New: func(t *testing.T, places int) sandboxd.Host {
 		return remote(t, places, control, processDriver)
+	}})
+}
+
+func TestEmbeddedHostOverContainers(t *testing.T) {
+	hosttest.Run(t, hosttest.Harness{Program: hosttest.ShellPrograms, New: func(t *testing.T, places int) sandboxd.Host {
+		return embedded(t, places, dockerDriver("runc"))
+	}})
+}
+
+func TestClientOverContainersUnderGVisor(t *testing.T) {
+	hosttest.Run(t, hosttest.Harness{Program: hosttest.ShellPrograms, New: func(t *testing.T, places int) sandboxd.Host {
+		return remote(t, places, control, dockerDriver("runsc"))
 	}})
 }

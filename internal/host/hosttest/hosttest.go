@@ -24,6 +24,7 @@ type Harness struct {
 	New func(t *testing.T, places int) sandboxd.Host
 	// Program spells a program of the suite as an argv of the driver: echo TEXT,
 	// cat, sleep SECONDS, exit CODE, flood BYTES (to stdout), stderr TEXT, env, pwd,
+	// fetch URL, which prints the answer of the sandbox's proxy with its head, and
 	// listen PORT MODE [ADDRESS] (see listenScript).
 	// Nil passes them as they are.
 	Program func(name string, args ...string) []string
@@ -36,6 +37,8 @@ func ShellPrograms(name string, args ...string) []string {
 		"flood":  `head -c "$1" /dev/zero | tr '\000' x`,
 		"stderr": `printf '%s\n' "$*" >&2`,
 		"pwd":    `pwd`,
+		"fetch": `exec bash -c 'exec 3<>/dev/tcp/127.0.0.1/3128
+			printf "GET %s HTTP/1.1\r\nHost: proxy\r\nConnection: close\r\n\r\n" "$1" >&3; exec cat <&3' bash "$1"`,
 	}[name]
 	if name == "listen" {
 		return append([]string{"python3", "-c", listenScript}, args...)
@@ -57,7 +60,7 @@ func Run(t *testing.T, harness Harness) {
 	groups := []struct {
 		name  string
 		cases []testCase
-	}{{"lifecycle", lifecycleCases}, {"commands", commandCases}, {"files", fileCases}, {"ports", portCases}}
+	}{{"lifecycle", lifecycleCases}, {"commands", commandCases}, {"files", fileCases}, {"network", networkCases}, {"ports", portCases}}
 	for _, group := range groups {
 		t.Run(group.name, func(t *testing.T) {
 			for _, tc := range group.cases {

@@ -221,18 +221,25 @@ func (p privileges) changeUser() error {
 	return unix.Capset(&header, &none[0])
 }
 
-func (p privileges) seccomp() error {
-	if len(p.spec.Seccomp) == 0 || len(p.spec.Seccomp)%8 != 0 {
+func (p privileges) seccomp() error { return loadFilter(p.spec.Seccomp, 0) }
+
+// loadFilter puts a seccomp program into force for this thread, or with
+// SECCOMP_FILTER_FLAG_TSYNC for all.
+func loadFilter(program []byte, flags uintptr) error {
+	if len(program) == 0 || len(program)%8 != 0 {
 		return errors.New("the program is empty or torn")
 	}
 	prog := unix.SockFprog{
-		Len:    uint16(len(p.spec.Seccomp) / 8),
-		Filter: (*unix.SockFilter)(unsafe.Pointer(&p.spec.Seccomp[0])),
+		Len:    uint16(len(program) / 8),
+		Filter: (*unix.SockFilter)(unsafe.Pointer(&program[0])),
 	}
-	_, _, e := unix.RawSyscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, 0, uintptr(unsafe.Pointer(&prog)))
-	runtime.KeepAlive(p.spec.Seccomp)
+	thread, _, e := unix.RawSyscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, flags, uintptr(unsafe.Pointer(&prog)))
+	runtime.KeepAlive(program)
 	if e != 0 {
 		return e
+	}
+	if thread != 0 {
+		return fmt.Errorf("thread %d has another filter", thread)
 	}
 	return nil
 }

@@ -42,6 +42,7 @@ type Spec struct {
 	Root      string // an unpacked image; empty for the machine's own /usr
 	Workspace string
 	Home      string
+	CABundle  string // a file to show at caBundle; empty for none
 	UID       uint32
 	Hostname  string
 	TmpBytes  int64  // size of /tmp and of /dev/shm, 0 for the default
@@ -61,6 +62,14 @@ type Second struct {
 	OpenFiles int64  // RLIMIT_NOFILE of a command
 	Groups    int    // descriptors from FDGroups on
 	Nonce     string // secret by which this init and its host know each other
+}
+
+// Attached is what an init needs to know that was started by a container engine
+// and speaks over its own stdin and stdout. It is the first message on stdin, one
+// Report the first on stdout; see ReadMessage. The guest protocol follows.
+type Attached struct {
+	Second
+	Seccomp []byte // struct sock_filter array; empty for none
 }
 
 // Report is the one message on FDReady. Step is empty when the init is ready.

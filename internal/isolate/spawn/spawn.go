@@ -107,7 +107,7 @@ func (s *Spawner) Spawn(spec wire.Start, groups []int) (inside.Process, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &process{owner: s, done: make(chan struct{})}
+	p := &process{owner: s, mark: markOf(spec), done: make(chan struct{})}
 	stdio, err := p.open(spec)
 	defer closeAll(stdio[:])
 	if err != nil {
@@ -185,6 +185,7 @@ func look(name string, env []string) (string, error) {
 type process struct {
 	owner   *Spawner
 	pid     int
+	mark    string // of what belongs to it
 	stdin   io.WriteCloser
 	outputs []inside.Output
 	master  *os.File // of a terminal

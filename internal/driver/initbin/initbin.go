@@ -1,6 +1,6 @@
 // Package initbin answers the program that is process 1 of every sandbox: the
 // one embedded by a release build, otherwise one built from this checkout. It
-// neither installs nor runs it.
+// puts it where it is executed from and does not run it.
 package initbin
 
 import (
@@ -41,7 +41,7 @@ var sources = []string{"go.mod", "cmd/init", "internal/isolate/setup", "internal
 
 func build(ctx context.Context) ([]byte, error) {
 	_, file, _, ok := runtime.Caller(0)
-	module := filepath.Join(filepath.Dir(file), "../../../..")
+	module := filepath.Join(filepath.Dir(file), "../../..")
 	if !ok || !filepath.IsAbs(module) {
 		return nil, errors.New("the init is not embedded and this is no checkout: use a release, or run make build")
 	}
@@ -76,6 +76,59 @@ func build(ctx context.Context) ([]byte, error) {
 		return nil, err
 	}
 	return program, os.Rename(tmp, name)
+}
+
+// Place is the directory that an init is executed from. Make it with In; it is
+// safe for concurrent use.
+type Place struct {
+	dir    string
+	suffix string
+	mode   fs.FileMode
+
+	mu   sync.Mutex
+	path string // of the init, once it is there
+}
+
+// In names the directory; nothing is made before the first Install. The init there
+// is not readable for others: so the kernel never lets a sandbox look into its
+// process 1.
+func In(dir string) *Place { return &Place{dir: dir, mode: 0o711} }
+
+// ReadableIn is In for kernels that execute only what the user may read, as
+// gVisor's. The init then keeps others out by its first call.
+func ReadableIn(dir string) *Place { return &Place{dir: dir, suffix: "-readable", mode: 0o755} }
+
+// Install puts the init there, under a name with its hash, and answers its path.
+func (p *Place) Install(ctx context.Context) (string, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.path != "" {
+		if _, err := os.Lstat(p.path); err == nil {
+			return p.path, nil
+		}
+	}
+	program, err := Program(ctx)
+	if err != nil {
+		return "", err
+	}
+	sum := sha256.Sum256(program)
+	path := filepath.Join(p.dir, "init-"+hex.EncodeToString(sum[:8])+p.suffix)
+	if err := os.MkdirAll(p.dir, 0o755); err != nil {
+		return "", err
+	}
+	if have, err := os.ReadFile(path); err != nil || sha256.Sum256(have) != sum {
+		f, err := os.CreateTemp(p.dir, ".init-")
+		if err != nil {
+			return "", err
+		}
+		defer os.Remove(f.Name())
+		_, werr := f.Write(program)
+		if err := errors.Join(werr, f.Chmod(p.mode), f.Close(), os.Rename(f.Name(), path)); err != nil {
+			return "", err
+		}
+	}
+	p.path = path
+	return path, nil
 }
 
 func hashOf(module string) (string, error) {
