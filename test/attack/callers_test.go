@@ -165,13 +165,17 @@ func TestIDsNameNothingElse(t *testing.T) {
 			t.Errorf("key %q: %d %s", key, got.status, got.body)
 		}
 	}
-	for _, body := range []string{`{"key":"x","uid":0}`, `{"key":"x","id":"` + b.id + `"}`, `{"key":"x","image":"/"}`, `{"key":"x","mounts":["/"]}`, `{"key":"x","privileged":true}`,
+	for _, body := range []string{`{"key":"x","uid":0}`, `{"key":"x","id":"` + b.id + `"}`, `{"key":"x","mounts":["/"]}`, `{"key":"x","privileged":true}`,
 		`{"key":"x","KEY":"y"}`, `{"key":"x","key":"..","runtime":"../.."}`, `{"key":"x","runtime":"/"}`, `{"key":"x","driver":"fake"}`, `{"key":"x","limits":{"memory_bytes":-1}}`,
 		`{"key":"x","limits":{"pids":1e30}}`, `{"key":"x","env":{"A=B":"c"}}`, `{"key":"x","env":{"A":"b\u0000c"}}`, `{"key":"x","labels":{"sandboxd.owner":"me"}}`,
 		`{"key":"x","labels":{"a/b":"me"}}`, `{"key":"x","labels":{"a":"line\r\nX-Injected: 1"}}`, `[]`, `null`, `"x"`, `{"key":`, `{}{}`, strings.Repeat(`[`, 100000)} {
 		if got := open(body); got.status != 400 {
 			t.Errorf("open with %.80q: %d %s", body, got.status, got.body)
 		}
+	}
+	// The driver of this server runs none, whatever it is called.
+	if got := open(`{"key":"x","image":"/"}`); got.status != 501 {
+		t.Errorf("an image: %d %s", got.status, got.body)
 	}
 	for _, body := range []string{`{"argv":["true"],"command_id":".."}`, `{"argv":["true"],"command_id":"../x"}`, `{"argv":["true"],"command_id":"a/b"}`, `{"argv":["true"],"command_id":"-x"}`,
 		`{"argv":["a\u0000b"]}`, `{"shell":"a\u0000b"}`, `{"argv":["true"],"cwd":"\u0000"}`, `{"argv":["true"],"env":{"A":"\u0000"}}`, `{"argv":["true"],"shell":"true"}`, `{}`,
