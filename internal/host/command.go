@@ -174,6 +174,12 @@ func (e *environment) run(ctx context.Context, spec sandboxd.CommandSpec) (sandb
 	if err != nil {
 		var start *guest.StartError
 		if !errors.As(err, &start) {
+			if c.group {
+				// Whether it runs, or will when the init has read so far, nobody knows.
+				kill, cancel := context.WithTimeout(ctx, knowTime)
+				c.killGroup(kill)
+				cancel()
+			}
 			c.finish(sandboxd.Ending{Cause: sandboxd.CauseStartFailed, Message: publicText(err), At: time.Now().UTC()})
 			return sandboxd.Command{}, false, err
 		}
@@ -399,7 +405,14 @@ func (c *command) cut(cause sandboxd.Cause, grace time.Duration) {
 	ctx, cancel := context.WithTimeout(c.env.ctx, knowTime)
 	defer cancel()
 	if _, err := c.env.connected(ctx); err == nil && c.over.Load() {
-		return
+		select {
+		case <-c.done:
+		case <-ctx.Done():
+		}
+		if c.isDone() || c.env.ctx.Err() != nil {
+			return
+		}
+		// An init's word alone keeps nothing running.
 	}
 	c.end(cause, grace)
 }
