@@ -237,7 +237,7 @@ func TestNeighbours(t *testing.T) {
 	a.says(victims["port"], "listening")
 
 	// Within the sandbox each works, so that the refusals below say something.
-	if got := a.ok("./intruder dial unix @" + mark + "; ./intruder dial unix /tmp/" + mark + "; ./intruder dial tcp 127.0.0.1:8123; ./intruder segment-get 4711"); got != strings.Repeat("yes: hello\n\n", 3)+"segment <nil>\n" {
+	if got := a.ok("./intruder dial unix @" + mark + "; ./intruder dial unix /tmp/" + mark + "; ./intruder dial tcp 127.0.0.1:8123; ./intruder segment-get 4711"); got != strings.Repeat("yes: hello\n", 3)+"segment <nil>\n" {
 		t.Errorf("at home: %q", got)
 	}
 	got := b.ok("./intruder dial unix @" + mark + "; ./intruder dial unix /tmp/" + mark + "; ./intruder segment-get 4711; ./intruder dial tcp 127.0.0.1:8123")

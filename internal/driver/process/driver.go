@@ -39,6 +39,7 @@ type Driver struct {
 	landlock int
 	bootID   string
 	events   *queue
+	weak     weakness
 
 	initMu   sync.Mutex
 	initPath string
@@ -46,6 +47,14 @@ type Driver struct {
 	mu     sync.Mutex
 	closed bool
 	envs   map[string]*environment
+}
+
+// weakness is what sandboxes are started without. It is for the tests that show
+// that the selftest finds each missing protection; nothing but a test of this
+// package can set it, and so no setting and no variable.
+type weakness struct {
+	namespaces uintptr  // flags of clone
+	steps      []string // of setup.Spec.Without
 }
 
 var (
