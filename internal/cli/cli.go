@@ -105,21 +105,22 @@ func (c *versionCmd) Run(p Process, r Roles) error {
 }
 
 type grammar struct {
-	Serve    serveCmd    `cmd:"" help:"Run the server: API and sandboxes in one process."`
-	Run      runCmd      `cmd:"" help:"Run one command in a fresh sandbox and delete it."`
-	Create   createCmd   `cmd:"" help:"Create a sandbox, or attach to the one of a key."`
-	Exec     execCmd     `cmd:"" help:"Run a command in a sandbox; its exit status is passed on."`
-	Shell    shellCmd    `cmd:"" help:"Open a login shell in a sandbox."`
-	Cp       cpCmd       `cmd:"" help:"Copy files or directories in or out."`
-	Ls       lsCmd       `cmd:"" help:"List files of a workspace."`
-	Ps       psCmd       `cmd:"" help:"List sandboxes, or the commands of one."`
-	Logs     logsCmd     `cmd:"" help:"Print the output of a command."`
-	Stop     stopCmd     `cmd:"" help:"Stop sandboxes and keep their files, or stop one command."`
-	Rm       rmCmd       `cmd:"" help:"Delete sandboxes with their files."`
-	MCP      mcpCmd      `cmd:"" name:"mcp" help:"Serve MCP on stdin and stdout: one sandbox for one agent."`
-	Doctor   doctorCmd   `cmd:"" help:"Say how well this machine can isolate, line by line."`
-	Selftest selftestCmd `cmd:"" help:"Try to break out of sandboxes of its own, and say what holds on this machine."`
-	Version  versionCmd  `cmd:"" help:"Print the version."`
+	Serve      serveCmd      `cmd:"" help:"Run the server: API and sandboxes in one process."`
+	Run        runCmd        `cmd:"" help:"Run one command in a fresh sandbox and delete it."`
+	Create     createCmd     `cmd:"" help:"Create a sandbox, or attach to the one of a key."`
+	Exec       execCmd       `cmd:"" help:"Run a command in a sandbox; its exit status is passed on."`
+	Shell      shellCmd      `cmd:"" help:"Open a login shell in a sandbox."`
+	Cp         cpCmd         `cmd:"" help:"Copy files or directories in or out."`
+	Ls         lsCmd         `cmd:"" help:"List files of a workspace."`
+	Ps         psCmd         `cmd:"" help:"List sandboxes, or the commands of one."`
+	Logs       logsCmd       `cmd:"" help:"Print the output of a command."`
+	Stop       stopCmd       `cmd:"" help:"Stop sandboxes and keep their files, or stop one command."`
+	Rm         rmCmd         `cmd:"" help:"Delete sandboxes with their files."`
+	MCP        mcpCmd        `cmd:"" name:"mcp" help:"Serve MCP on stdin and stdout: one sandbox for one agent."`
+	Doctor     doctorCmd     `cmd:"" help:"Say how well this machine can isolate, line by line."`
+	Selftest   selftestCmd   `cmd:"" help:"Try to break out of sandboxes of its own, and say what holds on this machine."`
+	Completion completionCmd `cmd:"" help:"Print a completion script for a shell."`
+	Version    versionCmd    `cmd:"" help:"Print the version."`
 }
 
 // server says which server a client command talks to.
