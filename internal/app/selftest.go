@@ -60,10 +60,14 @@ func runSelftest(ctx context.Context, p Process, o cli.SelftestOptions) (green b
 	}
 	opened.add("host", func(context.Context) error { return h.Close() })
 	opened.add("sandboxes", func(ctx context.Context) error { return h.StopAll(ctx) })
-	server := &childServer{data: filepath.Join(dir, "server"), driver: chosen.Name()}
-	opened.add("server", func(context.Context) error { return server.end() })
-	report, err := selftest.Run(ctx, selftest.Config{Host: h, Driver: chosen.Name(), Prober: prober, Level: chosen.Fingerprint(ctx).Level,
-		Server: server, Version: Version})
+	found := chosen.Fingerprint(ctx)
+	cfg := selftest.Config{Host: h, Driver: chosen.Name(), Prober: prober, Level: found.Level, Version: Version}
+	if found.Capabilities.SurvivesHostRestart {
+		server := &childServer{data: filepath.Join(dir, "server"), driver: chosen.Name()}
+		opened.add("server", func(context.Context) error { return server.end() })
+		cfg.Server = server
+	}
+	report, err := selftest.Run(ctx, cfg)
 	if err != nil {
 		return false, sandboxd.Wrap(sandboxd.ClassUnavailable, err, "the selftest was interrupted")
 	}

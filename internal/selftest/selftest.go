@@ -29,7 +29,7 @@ type Config struct {
 	Driver string        // by which to open sandboxes; empty for the host's first
 	Prober []byte        // the program of internal/isolate/prober, static
 	Level  []sandboxd.LevelLine
-	Server Server // nil leaves out what needs one
+	Server Server // nil leaves out durability, as of a driver whose environments end with the host
 	// Version is the program's.
 	Version string
 }
