@@ -45,6 +45,8 @@ type Roles struct {
 	Version func() Version
 	Serve   func(context.Context, Process, ServeOptions) error
 	Doctor  func(context.Context, Process, DoctorOptions) error
+	// Selftest prints its report; green says whether everything holds.
+	Selftest func(context.Context, Process, SelftestOptions) (green bool, err error)
 }
 
 // Version is what `sandboxd version` says.
@@ -109,22 +111,24 @@ func (c *versionCmd) Run(p Process, r Roles) error {
 }
 
 type grammar struct {
-	Serve   serveCmd   `cmd:"" help:"Run the server: API and sandboxes in one process."`
-	Run     runCmd     `cmd:"" help:"Run one command in a fresh sandbox and delete it."`
-	Create  createCmd  `cmd:"" help:"Create a sandbox, or attach to the one of a key."`
-	Exec    execCmd    `cmd:"" help:"Run a command in a sandbox; its exit status is passed on."`
-	Shell   shellCmd   `cmd:"" help:"Open a login shell in a sandbox."`
-	Cp      cpCmd      `cmd:"" help:"Copy files or directories in or out."`
-	Ls      lsCmd      `cmd:"" help:"List files of a workspace."`
-	Ps      psCmd      `cmd:"" help:"List sandboxes, or the commands of one."`
-	Logs    logsCmd    `cmd:"" help:"Print the output of a command."`
-	Network networkCmd `cmd:"" help:"Say what a sandbox's proxy let through and what it refused, and why."`
-	Port    portCmd    `cmd:"" help:"Reach a port of a sandbox on 127.0.0.1 here, or list its ports."`
-	Stop    stopCmd    `cmd:"" help:"Stop sandboxes and keep their files, or stop one command."`
-	Rm      rmCmd      `cmd:"" help:"Delete sandboxes with their files."`
-	MCP     mcpCmd     `cmd:"" name:"mcp" help:"Serve MCP on stdin and stdout: one sandbox for one agent."`
-	Doctor  doctorCmd  `cmd:"" help:"Say how well this machine can isolate, line by line."`
-	Version versionCmd `cmd:"" help:"Print the version."`
+	Serve      serveCmd      `cmd:"" help:"Run the server: API and sandboxes in one process."`
+	Run        runCmd        `cmd:"" help:"Run one command in a fresh sandbox and delete it."`
+	Create     createCmd     `cmd:"" help:"Create a sandbox, or attach to the one of a key."`
+	Exec       execCmd       `cmd:"" help:"Run a command in a sandbox; its exit status is passed on."`
+	Shell      shellCmd      `cmd:"" help:"Open a login shell in a sandbox."`
+	Cp         cpCmd         `cmd:"" help:"Copy files or directories in or out."`
+	Ls         lsCmd         `cmd:"" help:"List files of a workspace."`
+	Ps         psCmd         `cmd:"" help:"List sandboxes, or the commands of one."`
+	Logs       logsCmd       `cmd:"" help:"Print the output of a command."`
+	Network    networkCmd    `cmd:"" help:"Say what a sandbox's proxy let through and what it refused, and why."`
+	Port       portCmd       `cmd:"" help:"Reach a port of a sandbox on 127.0.0.1 here, or list its ports."`
+	Stop       stopCmd       `cmd:"" help:"Stop sandboxes and keep their files, or stop one command."`
+	Rm         rmCmd         `cmd:"" help:"Delete sandboxes with their files."`
+	MCP        mcpCmd        `cmd:"" name:"mcp" help:"Serve MCP on stdin and stdout: one sandbox for one agent."`
+	Doctor     doctorCmd     `cmd:"" help:"Say how well this machine can isolate, line by line."`
+	Selftest   selftestCmd   `cmd:"" help:"Try to break out of sandboxes of its own, and say what holds on this machine."`
+	Completion completionCmd `cmd:"" help:"Print a completion script for a shell."`
+	Version    versionCmd    `cmd:"" help:"Print the version."`
 }
 
 // server says which server a client command talks to.

@@ -42,10 +42,19 @@ type Driver struct {
 	bootID   string
 	events   *queue.Queue
 	init     *initbin.Place
+	weak     weakness
 
 	mu     sync.Mutex
 	closed bool
 	envs   map[string]*environment
+}
+
+// weakness is what sandboxes are started without. It is for the tests that show
+// that the selftest finds each missing protection; nothing but a test of this
+// package can set it, and so no setting and no variable.
+type weakness struct {
+	namespaces uintptr  // flags of clone
+	steps      []string // of setup.Spec.Without
 }
 
 var (

@@ -276,7 +276,7 @@ func (l *launch) fork() (*os.File, error) {
 	l.pidfd = -1
 	l.pid, err = syscall.ForkExec(l.program, []string{"init", "setup"}, &syscall.ProcAttr{
 		Dir: "/", Env: setup.Environment, Files: []uintptr{null.Fd(), null.Fd(), log.Fd(), socket.Fd(), theirs.Fd(), readyW.Fd()},
-		Sys: &syscall.SysProcAttr{Cloneflags: namespaces, Setsid: true, PidFD: &l.pidfd},
+		Sys: &syscall.SysProcAttr{Cloneflags: namespaces &^ d.weak.namespaces, Setsid: true, PidFD: &l.pidfd},
 	})
 	if err != nil {
 		return nil, err
@@ -329,6 +329,7 @@ func (l *launch) instruct() error {
 		Workspace: l.spec.Workspace, Home: l.spec.Home, CABundle: l.spec.CABundle, UID: l.spec.UID, Hostname: l.spec.Hostname,
 		TmpBytes: l.spec.Limits.TmpBytes, Seccomp: d.seccomp, Landlock: d.landlock, OOMScore: oomScore,
 		InitGroups: len(own), Second: setup.Second{Nonce: l.spec.Nonce, OpenFiles: l.spec.Limits.OpenFiles, Groups: commands},
+		Without: d.weak.steps,
 	})
 	if err != nil {
 		return err

@@ -302,6 +302,9 @@ func (b builder) proc() error {
 	if err := unix.Mount("proc", "proc", "proc", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""); err != nil {
 		return err
 	}
+	if slices.Contains(b.spec.Without, StepMasks) {
+		return nil
+	}
 	for _, m := range []struct {
 		from  string // empty: the same place, read-only
 		names []string

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"slices"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -45,14 +46,17 @@ func run() (string, error) {
 		{"limit resources", p.rlimits},
 		{"timer slack", func() error { return unix.Prctl(unix.PR_SET_TIMERSLACK, slack, 0, 0, 0) }},
 		{"hand over to process 1", func() error { return passOn(spec.Second) }},
-		{"empty the bounding set", p.dropBounding},
-		{"change the user", p.changeUser},
+		{StepCapabilities, p.dropBounding},
+		{StepUser, p.changeUser},
 		{"no_new_privs", func() error { return unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) }},
 		{"landlock", p.landlock},
-		{"seccomp", p.seccomp},
+		{StepSeccomp, p.seccomp},
 		{"start process 1", p.exec},
 	}
 	for _, s := range steps {
+		if slices.Contains(spec.Without, s.name) {
+			continue
+		}
 		if err := s.do(); err != nil {
 			return s.name, err
 		}

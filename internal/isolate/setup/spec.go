@@ -55,7 +55,21 @@ type Spec struct {
 	InitGroups int
 
 	Second Second
+
+	// Without leaves out a step of the set-up by its name, or StepMasks. It is for
+	// the tests of the selftest, which must see that each missing protection is
+	// found: the process driver sends what a field of its own holds that only tests
+	// of its own package can set, and no setting, variable or request reaches it.
+	Without []string
 }
+
+// The steps that a test may leave out.
+const (
+	StepCapabilities = "empty the bounding set"
+	StepUser         = "change the user"
+	StepSeccomp      = "seccomp"
+	StepMasks        = "masks" // the covers over files of /proc
+)
 
 // Second is what stage two needs to know.
 type Second struct {
