@@ -127,8 +127,8 @@ func (s *session) run(ctx context.Context, args runArgs) (result *mcp.CallToolRe
 		if _, _, err := s.host.StartCommand(ctx, id, spec); err != nil {
 			return err
 		}
-		var stdout, stderr headTail
-		ending, err := s.collect(ctx, id, spec.ID, &stdout, &stderr)
+		stdout, stderr := newHeadTail(), newHeadTail()
+		ending, err := s.collect(ctx, id, spec.ID, stdout, stderr)
 		if err != nil {
 			return err
 		}
@@ -257,7 +257,7 @@ func lines(body *bufio.Reader, args readArgs) (*mcp.CallToolResult, error) {
 	if limit == 0 {
 		limit = readLines
 	}
-	var shown headTail
+	shown := newHeadTail()
 	count, midLine := 0, false
 	for {
 		piece, err := body.ReadSlice('\n')
@@ -317,15 +317,15 @@ func (s *session) ls(ctx context.Context, args lsArgs) (result *mcp.CallToolResu
 		if err != nil {
 			return err
 		}
-		var text headTail
+		text := newHeadTail()
 		for _, info := range listing.Entries {
 			switch info.Type {
 			case sandboxd.TypeDir:
-				fmt.Fprintf(&text, "%s/\n", info.Path)
+				fmt.Fprintf(text, "%s/\n", info.Path)
 			case sandboxd.TypeLink:
-				fmt.Fprintf(&text, "%s -> %s\n", info.Path, info.Target)
+				fmt.Fprintf(text, "%s -> %s\n", info.Path, info.Target)
 			default:
-				fmt.Fprintf(&text, "%s (%d bytes)\n", info.Path, info.Size)
+				fmt.Fprintf(text, "%s (%d bytes)\n", info.Path, info.Size)
 			}
 		}
 		answer := text.String()
