@@ -32,6 +32,9 @@ type double struct {
 	command sandboxd.Command
 	frames  func() sandboxd.CommandStream
 	content []byte
+	watcher sandboxd.Watcher
+	grepped sandboxd.GrepOptions
+	part    sandboxd.UploadPart
 
 	mu      sync.Mutex
 	stopped []string
