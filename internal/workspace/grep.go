@@ -25,7 +25,7 @@ const (
 	grepProgram = 2000
 	grepLine    = 64 << 10 // of a line that is searched
 	grepSniff   = 8 << 10  // of a file, to tell whether it is text
-	grepStep    = 32 << 10 // bytes between two looks at the clock
+	grepStep    = 8 << 10  // bytes between two looks at the clock
 )
 
 // grep is one search for content. It is for one goroutine.

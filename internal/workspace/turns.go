@@ -6,8 +6,15 @@ import (
 	"time"
 )
 
-// slice is how long one search works before it lets others do so.
-const slice = 2 * time.Millisecond
+const (
+	// slice is how long one search works before it lets another one do so.
+	slice = 2 * time.Millisecond
+	// breath is how long it works before it lets go of its processor for a moment.
+	// Without that, what becomes ready beside it waits as long as the kernel and the
+	// runtime let a busy thread run: milliseconds, which is a whole command.
+	breath = 500 * time.Microsecond
+	rest   = 50 * time.Microsecond
+)
 
 // turns is how many searches of this process work at the same moment: half of the
 // processors, so that everything else always finds one.
@@ -15,9 +22,10 @@ var turns = make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2))
 
 // turn is one search's right to work. It is for one goroutine.
 type turn struct {
-	ctx   context.Context
-	since time.Time
-	until time.Time // when the search is to be over
+	ctx      context.Context
+	since    time.Time // when it was taken
+	breathed time.Time
+	until    time.Time // when the search is to be over
 }
 
 // take waits for a turn.
@@ -25,6 +33,7 @@ func (t *turn) take() error {
 	select {
 	case turns <- struct{}{}:
 		t.since = time.Now()
+		t.breathed = t.since
 		return nil
 	case <-t.ctx.Done():
 		return t.ctx.Err()
@@ -38,11 +47,16 @@ func (t *turn) give() { <-turns }
 // an error the turn is not held any more.
 func (t *turn) step() (over bool, err error) {
 	now := time.Now()
+	if now.Sub(t.breathed) < breath {
+		return false, nil
+	}
 	if now.Sub(t.since) < slice {
+		time.Sleep(rest)
+		t.breathed = time.Now()
 		return false, nil
 	}
 	t.give()
-	runtime.Gosched()
+	time.Sleep(rest) // who waits for the turn has it now
 	if err := t.take(); err != nil {
 		return false, err
 	}
