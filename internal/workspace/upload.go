@@ -169,8 +169,7 @@ func (w *Workspace) Upload(ctx context.Context, path string, part sandboxd.Uploa
 		return state, err
 	}
 	defer root.Close()
-	sum := sha256.Sum256([]byte(part.ID + "\x00" + rel))
-	name := uploadPrefix + hex.EncodeToString(sum[:16])
+	name := uploadName(part.ID, rel)
 	if body == nil {
 		if st, err := root.Stat(name); err == nil && w.mine(&st) {
 			state.Received = st.Size
@@ -214,6 +213,12 @@ func (w *Workspace) Upload(ctx context.Context, path string, part sandboxd.Uploa
 	state.Info, err = p.written(rel, tmp, opts)
 	state.Complete = err == nil
 	return state, err
+}
+
+// uploadName is the name in the top under which the bytes of an upload are kept.
+func uploadName(id, rel string) string {
+	sum := sha256.Sum256([]byte(id + "\x00" + rel))
+	return uploadPrefix + hex.EncodeToString(sum[:16])
 }
 
 // partial opens the file of an upload where the piece begins.
