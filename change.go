@@ -1,7 +1,7 @@
 package sandboxd
 
-// EditBytes is the largest file that Files.Edit changes.
-const EditBytes = 64 << 20
+// EditBytes is the largest file that Files.Edit changes, before and after.
+const EditBytes = 32 << 20
 
 // Edit replaces exact text in a file.
 type Edit struct {

@@ -39,10 +39,11 @@ func (w *Workspace) Edit(ctx context.Context, path string, e sandboxd.Edit) (san
 		if err := expected(found, e); err != nil {
 			return none, 0, err
 		}
-		data = bytes.ReplaceAll(data, []byte(e.Old), []byte(e.New))
-		if len(data) > sandboxd.EditBytes {
-			return none, 0, tooLarge(int64(len(data)), sandboxd.EditBytes)
+		// Before it is made: many occurrences of a byte may become as many megabytes.
+		if size := int64(len(data)) + int64(found)*int64(len(e.New)-len(e.Old)); size > sandboxd.EditBytes {
+			return none, 0, tooLarge(size, sandboxd.EditBytes)
 		}
+		data = bytes.ReplaceAll(data, []byte(e.Old), []byte(e.New))
 		written, err := w.Write(ctx, path, bytes.NewReader(data),
 			sandboxd.WriteOptions{IfMatch: info.ETag, Size: int64(len(data)), Synced: e.Synced})
 		if sandboxd.ClassOf(err) == sandboxd.ClassPrecondition && e.IfMatch == "" {

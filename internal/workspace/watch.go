@@ -58,13 +58,12 @@ func (w *Workspace) Watch(ctx context.Context, path string) (sandboxd.Watcher, e
 	if err != nil {
 		return nil, err
 	}
-	if w.watchers.Add(1) > maxWatchers || watching.watchers.Add(1) > allWatchers {
-		if w.watchers.Load() <= maxWatchers {
-			watching.watchers.Add(-1)
-		}
+	ours, all := w.watchers.Add(1), watching.watchers.Add(1)
+	if ours > maxWatchers || all > allWatchers {
 		w.watchers.Add(-1)
+		watching.watchers.Add(-1)
 		_ = unix.Close(fd)
-		return nil, sandboxd.Errorf(sandboxd.ClassCapacity, "too many watchers are open: %d of one workspace, %d in all", maxWatchers, allWatchers).
+		return nil, sandboxd.Errorf(sandboxd.ClassCapacity, "too many watchers are open: %d of one workspace, %d in all, are the most", maxWatchers, allWatchers).
 			WithHint("close one, or watch one directory above")
 	}
 	run, stop := context.WithCancel(context.Background())

@@ -206,6 +206,13 @@ func TestMovingTreesAboutKeepsTheWatchRight(t *testing.T) {
 	}
 	until(t, w, r, "a/b/c/f")
 	until(t, w, r, "z/keep")
+	for range 101 {
+		if err := unix.Renameat2(unix.AT_FDCWD, filepath.Join(dir, "a"), unix.AT_FDCWD, filepath.Join(dir, "z"), unix.RENAME_EXCHANGE); err != nil {
+			t.Fatal(err)
+		}
+	}
+	until(t, w, r, "z/b/c/f")
+	until(t, w, r, "a/keep")
 	if err := r.Close(); err != nil {
 		t.Error(err)
 	}

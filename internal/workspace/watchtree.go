@@ -291,7 +291,8 @@ func (t *watchTree) event(num int, mask uint32, name string) error {
 	if mask&unix.IN_MOVED_FROM != 0 {
 		t.forget(path)
 	}
-	if mask&(unix.IN_CREATE|unix.IN_MOVED_TO) != 0 {
+	// Also after a move away: two directories may have been exchanged.
+	if mask&(unix.IN_CREATE|unix.IN_MOVED_FROM|unix.IN_MOVED_TO) != 0 {
 		if err := t.scan(path, true); err != nil {
 			return err
 		}

@@ -268,6 +268,12 @@ func testEdit(t *testing.T, h Harness) {
 	WantClass(t, "nothing", err, sandboxd.ClassNotFound)
 	_, _, err = f.Edit(ctx, "../f", sandboxd.Edit{Old: "a", New: "b"})
 	WantClass(t, "outside", err, sandboxd.ClassInvalid)
+	Put(t, f, "blown", strings.Repeat("a", 4<<20))
+	_, _, err = f.Edit(ctx, "blown", sandboxd.Edit{Old: "a", New: strings.Repeat("b", 1<<20), All: true})
+	WantClass(t, "four tebibytes", err, sandboxd.ClassTooLarge)
+	Put(t, f, "blown", strings.Repeat("a", sandboxd.EditBytes+1))
+	_, _, err = f.Edit(ctx, "blown", sandboxd.Edit{Old: "b", New: "c"})
+	WantClass(t, "a large file", err, sandboxd.ClassTooLarge)
 	// Edits at the same time are all made.
 	Put(t, f, "many", "0123456789")
 	var wg sync.WaitGroup
