@@ -24,6 +24,7 @@ const (
 	grepPattern = 1000
 	grepProgram = 2000
 	grepLine    = 64 << 10 // of a line that is searched
+	grepEffort  = 32 << 20 // bytes of a line by instructions of the expression
 	grepSniff   = 8 << 10  // of a file, to tell whether it is text
 	grepStep    = 8 << 10  // bytes between two looks at the clock
 )
@@ -35,6 +36,7 @@ type grep struct {
 	glob   *pattern.Pattern
 	re     *regexp.Regexp
 	must   []byte // every matching line has these bytes
+	window int    // bytes of a line that are searched
 	most   int
 	left   int64 // bytes that may still be read
 	text   int   // bytes of lines that are in the answer
@@ -83,6 +85,7 @@ func (g *grep) compile() error {
 		return sandboxd.Invalid("pattern", "it is not an RE2 expression")
 	}
 	g.must = []byte(required(parsed))
+	g.window = min(grepLine, grepEffort/len(program.Inst))
 	if o.Glob != "" {
 		if g.glob, err = pattern.Compile("glob", o.Glob); err != nil {
 			return err
@@ -251,7 +254,7 @@ func (g *grep) line(path string, number int64, line []byte) error {
 		g.text += len(show())
 	}
 	if len(g.must) == 0 || bytes.Contains(line, g.must) {
-		if at := g.re.FindIndex(line); at != nil {
+		if at := g.re.FindIndex(line[:min(len(line), g.window)]); at != nil {
 			if len(g.out.Matches) == g.most || g.text > sandboxd.GrepTextBytes {
 				return g.full()
 			}

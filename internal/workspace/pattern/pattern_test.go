@@ -1,6 +1,8 @@
 package pattern
 
 import (
+	"math/rand/v2"
+	"path"
 	"strings"
 	"testing"
 	"time"
@@ -91,5 +93,39 @@ func TestNoPatternTakesLong(t *testing.T) {
 	}
 	if took := time.Since(began); took > 5*time.Second {
 		t.Errorf("took %v", took)
+	}
+}
+
+// Where the standard library has the same rules, the answers are the same.
+func TestLikeTheStandardLibrary(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	word := func(alphabet string, most int) string {
+		var b strings.Builder
+		for range r.IntN(most) {
+			b.WriteByte(alphabet[r.IntN(len(alphabet))])
+		}
+		return b.String()
+	}
+	compared, matched := 0, 0
+	for range 50_000 {
+		text, name := word(`ab/*?[]^-\`, 8), word("ab/-]", 6)
+		want, err := path.Match(text, name)
+		if err != nil || strings.Contains(text, "**") || strings.HasPrefix(text, "/") || strings.Contains(text, "//") {
+			continue
+		}
+		p, err := Compile("pattern", text)
+		if err != nil {
+			continue // a class with a slash, or what only the library takes
+		}
+		compared++
+		if want {
+			matched++
+		}
+		if got := p.Match(name); got != want && !strings.Contains(text, "[") {
+			t.Fatalf("%q matches %q: %t, of the library %t", text, name, got, want)
+		}
+	}
+	if compared < 1000 || matched < 100 {
+		t.Errorf("%d compared, %d matched", compared, matched)
 	}
 }
