@@ -32,7 +32,7 @@ type GlobOptions struct {
 type GrepOptions struct {
 	// Pattern is an RE2 expression, or with Literal the text itself, that a part
 	// of one line matches. UTF-8, at most 1,000 bytes. Of very long lines only the
-	// first 64 KiB are searched, for a very large expression 16 KiB.
+	// first 64 KiB are searched.
 	Pattern    string
 	Literal    bool
 	IgnoreCase bool

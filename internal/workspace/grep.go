@@ -19,14 +19,14 @@ import (
 )
 
 const (
-	// grepPattern and grepProgram bound an expression, and with grepLine how long
-	// one line can take: what is between two looks at the clock.
-	grepPattern = 1000
-	grepProgram = 2000
+	grepPattern = 1000     // bytes of an expression
+	grepProgram = 2000     // instructions of it
 	grepLine    = 64 << 10 // of a line that is searched
-	grepEffort  = 32 << 20 // bytes of a line by instructions of the expression
 	grepSniff   = 8 << 10  // of a file, to tell whether it is text
-	grepStep    = 8 << 10  // bytes between two looks at the clock
+	// grepEffort is how much is done between two looks at the clock. A byte that is
+	// read counts as one; one that the expression looks at, as an eighth for each of
+	// its instructions.
+	grepEffort = 8 << 10
 )
 
 // grep is one search for content. It is for one goroutine.
@@ -36,7 +36,8 @@ type grep struct {
 	glob   *pattern.Pattern
 	re     *regexp.Regexp
 	must   []byte // every matching line has these bytes
-	window int    // bytes of a line that are searched
+	size   int    // instructions of the expression
+	effort int    // since the last look at the clock
 	most   int
 	left   int64 // bytes that may still be read
 	text   int   // bytes of lines that are in the answer
@@ -85,7 +86,7 @@ func (g *grep) compile() error {
 		return sandboxd.Invalid("pattern", "it is not an RE2 expression")
 	}
 	g.must = []byte(required(parsed))
-	g.window = min(grepLine, grepEffort/len(program.Inst))
+	g.size = len(program.Inst)
 	if o.Glob != "" {
 		if g.glob, err = pattern.Compile("glob", o.Glob); err != nil {
 			return err
@@ -159,36 +160,104 @@ func (g *grep) file(fd int, path string) error {
 	g.out.Files++
 	g.open, g.before = g.open[:0], g.before[:0]
 	had := len(g.out.Matches)
-	since := 0
 	for number := int64(1); ; number++ {
-		line, size, err := longLine(r)
-		if err != nil && err != io.EOF {
-			g.unread = true
+		line, err := g.next(r)
+		switch {
+		case err == io.EOF:
 			return nil
-		}
-		if size == 0 {
-			return nil
-		}
-		if bytes.IndexByte(line, 0) >= 0 { // no text after all
+		case err == errBinary:
 			g.out.Matches = g.out.Matches[:had]
 			g.out.Files--
 			g.out.Binary++
 			return nil
-		}
-		g.out.Bytes += size
-		if g.left -= size; g.left < 0 {
-			return g.full()
+		case err != nil:
+			return err
 		}
 		if err := g.line(path, number, line); err != nil {
 			return err
 		}
-		if since += int(min(size, grepStep)); since >= grepStep {
-			since = 0
-			if err := g.pause(); err != nil {
-				return err
+	}
+}
+
+// errBinary says that a file is no text after all.
+var errBinary = errors.New("it has a NUL byte")
+
+// next answers the next line without its end, of a very long one the beginning.
+// io.EOF is also what cannot be read any further.
+func (g *grep) next(r *bufio.Reader) (line []byte, err error) {
+	for first := true; ; first = false {
+		piece, err := r.ReadSlice('\n')
+		if err != nil && err != io.EOF && err != bufio.ErrBufferFull {
+			g.unread = true
+			return nil, io.EOF
+		}
+		if bytes.IndexByte(piece, 0) >= 0 {
+			return nil, errBinary
+		}
+		size := int64(len(piece))
+		g.out.Bytes += size
+		if g.left -= size; g.left < 0 {
+			return nil, g.full()
+		}
+		if first {
+			line = piece
+			if err == bufio.ErrBufferFull {
+				line = bytes.Clone(piece[:grepLine]) // what follows moves the buffer
 			}
 		}
+		if err := g.spend(len(piece)); err != nil {
+			return nil, err
+		}
+		if err == bufio.ErrBufferFull {
+			continue
+		}
+		if err == io.EOF && first && size == 0 {
+			return nil, io.EOF
+		}
+		line = bytes.TrimSuffix(line, []byte("\n"))
+		line = bytes.TrimSuffix(line, []byte("\r"))
+		return line[:min(len(line), grepLine)], nil
 	}
+}
+
+// spend counts effort and lets others work when it was enough.
+func (g *grep) spend(effort int) error {
+	if g.effort += effort; g.effort < grepEffort {
+		return nil
+	}
+	g.effort = 0
+	return g.pause()
+}
+
+// find answers where the first match in a line begins and ends, or nil.
+func (g *grep) find(line []byte) ([]int, error) {
+	if effort := len(line) * g.size / 8; effort < grepEffort {
+		return g.re.FindIndex(line), g.spend(effort)
+	}
+	// An expression cannot be interrupted, but what feeds it can.
+	r := &slowLine{g: g, line: line}
+	at := g.re.FindReaderIndex(r)
+	return at, r.err
+}
+
+// slowLine is a line that takes an expression long to read.
+type slowLine struct {
+	g    *grep
+	line []byte
+	err  error // the search is over
+}
+
+// ReadRune implements io.RuneReader.
+func (s *slowLine) ReadRune() (rune, int, error) {
+	if s.err == nil {
+		s.err = s.g.spend(s.g.size/8 + 1)
+	}
+	if s.err != nil || len(s.line) == 0 {
+		return 0, 0, io.EOF
+	}
+	r, size := utf8.DecodeRune(s.line)
+	s.line = s.line[size:]
+	return r, size, nil
 }
 
 // descriptor reads a file that somebody else closes.
@@ -207,29 +276,6 @@ func (d descriptor) Read(p []byte) (n int, err error) {
 			return n, nil
 		}
 	}
-}
-
-// longLine answers the next line without its end, of a very long one the
-// beginning, and how many bytes it has in the file.
-func longLine(r *bufio.Reader) (line []byte, size int64, err error) {
-	line, err = r.ReadSlice('\n')
-	size = int64(len(line))
-	if err == bufio.ErrBufferFull {
-		// What follows moves the buffer.
-		line = bytes.Clone(line[:grepLine])
-		for err == bufio.ErrBufferFull {
-			var more []byte
-			more, err = r.ReadSlice('\n')
-			size += int64(len(more))
-			if bytes.IndexByte(more, 0) >= 0 {
-				line[0] = 0 // for who asks whether this is text
-				return line, size, nil
-			}
-		}
-	}
-	line = bytes.TrimSuffix(line, []byte("\n"))
-	line = bytes.TrimSuffix(line, []byte("\r"))
-	return line[:min(len(line), grepLine)], size, err
 }
 
 // line looks at one line and keeps what the answer needs of it.
@@ -254,7 +300,11 @@ func (g *grep) line(path string, number int64, line []byte) error {
 		g.text += len(show())
 	}
 	if len(g.must) == 0 || bytes.Contains(line, g.must) {
-		if at := g.re.FindIndex(line[:min(len(line), g.window)]); at != nil {
+		at, err := g.find(line)
+		if err != nil {
+			return err
+		}
+		if at != nil {
 			if len(g.out.Matches) == g.most || g.text > sandboxd.GrepTextBytes {
 				return g.full()
 			}

@@ -129,6 +129,13 @@ func testGrepBounds(t *testing.T, h Harness) {
 		len(r.Matches[0].Text) > sandboxd.GrepLineBytes || strings.Contains(r.Matches[0].Text, "\uFFFD") || r.Matches[1].Line != 2 || r.Matches[1].Cut {
 		t.Errorf("long lines: %+v, %v", r, err)
 	}
+	if r, err = f.Grep(ctx, "long", sandboxd.GrepOptions{Pattern: "nothing", MaxBytes: 300_000}); err != nil || !r.Truncated || r.Bytes > 600_000 {
+		t.Errorf("one line beyond the bound: %+v, %v", r, err)
+	}
+	Put(t, f, "nul", strings.Repeat("x", 300_000)+"needle\x00"+strings.Repeat("x", 300_000)+"\nneedle\n")
+	if r, err = f.Grep(ctx, "nul", sandboxd.GrepOptions{Pattern: "needle"}); err != nil || len(r.Matches) != 0 || r.Binary != 1 || r.Files != 0 {
+		t.Errorf("a NUL far into a line: %+v, %v", r, err)
+	}
 	// The text of an answer is bounded as a whole.
 	Put(t, f, "wide", strings.Repeat(strings.Repeat("y", 900)+"\n", 9000))
 	r, err = f.Grep(ctx, "wide", sandboxd.GrepOptions{Pattern: "y", MaxMatches: sandboxd.GrepMatches, Before: 2})
