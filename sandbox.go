@@ -71,6 +71,10 @@ type Limits struct {
 	OpenFiles   int64   `json:"open_files,omitempty" doc:"Open descriptors of one process" minimum:"0"`
 }
 
+// DefaultMaxSandboxes is how many sandboxes of a host that is not told otherwise may
+// have an environment at once.
+const DefaultMaxSandboxes = 20
+
 // DefaultLimits are those of a natively opened sandbox.
 func DefaultLimits() Limits {
 	return Limits{MemoryBytes: 1 << 30, CPUs: 2, PIDs: 512, TmpBytes: 64 << 20, OpenFiles: 4096}

@@ -1,6 +1,9 @@
 package sandboxd
 
-import "context"
+import (
+	"context"
+	"time"
+)
 
 // SandboxRecord is what a host keeps of one id. Key, ID, UID and CreatedAt never
 // change.
@@ -16,6 +19,17 @@ type SandboxRecord struct {
 type CommandRecord struct {
 	Command
 	Spec CommandSpec
+	// StartedBoot is StartedAt by the clock that nobody sets: what counts from there.
+	StartedBoot BootTime
+	// Intent is what the host had decided to end it for, empty for nothing.
+	Intent Cause
+}
+
+// BootTime is a time as so long after a boot of the machine, time asleep included;
+// kept in microseconds. The zero value is of no boot.
+type BootTime struct {
+	ID    string
+	Since time.Duration
 }
 
 // HostStore is what a host knows durably: the authority for "one key, one
@@ -44,9 +58,13 @@ type HostStore interface {
 	CreateCommand(ctx context.Context, rec CommandRecord) (CommandRecord, bool, error)
 	GetCommand(ctx context.Context, sandbox, command string) (CommandRecord, error)
 	ListCommands(ctx context.Context, sandbox string) ([]CommandRecord, error)
-	// EndCommand stores the ending and the final offset; the first one wins and
-	// later calls change nothing.
-	EndCommand(ctx context.Context, sandbox, command string, offset int64, ending Ending) (CommandRecord, error)
+	// IntendCommand notes, before anything is done for it, what a command is to be
+	// ended for. The first cause stands; after the ending nothing changes.
+	// ClassNotFound.
+	IntendCommand(ctx context.Context, sandbox, command string, cause Cause) error
+	// EndCommand stores the ending and the final offset. The first one stands: for
+	// a later one kept is false and nothing changes. ClassNotFound.
+	EndCommand(ctx context.Context, sandbox, command string, offset int64, ending Ending) (kept bool, err error)
 	// DeleteCommands forgets a sandbox's commands.
 	DeleteCommands(ctx context.Context, sandbox string) error
 	Close() error

@@ -38,13 +38,14 @@ func (b *bench) execOne() (row, error) {
 		return row{}, err
 	}
 	defer b.c.Delete(ctx, sb.ID)
-	one := func() error {
-		_, err := b.exec(sb.ID, sandboxd.CommandSpec{Argv: []string{"/bin/true"}})
-		return err
+	w, err := b.wire("/v1/sandboxes/" + sb.ID + "/exec")
+	if err != nil {
+		return row{}, err
 	}
+	defer w.close()
 	base, prod, err := b.abba(
 		func() ([]float64, error) { return times(200, forkTrue) },
-		func() ([]float64, error) { return times(200, one) })
+		func() ([]float64, error) { return times(200, w.true) })
 	if err != nil {
 		return row{}, err
 	}
@@ -56,14 +57,16 @@ func (b *bench) execOne() (row, error) {
 	}, nil
 }
 
-// rate counts how often fn runs in two seconds with 16 callers.
-func rate(fn func() error) ([]float64, error) {
+const callers = 16
+
+// rate counts how often in two seconds the callers do what each is given.
+func rate(each [callers]func() error) ([]float64, error) {
 	var wg sync.WaitGroup
 	var mu sync.Mutex
 	var first error
 	n := 0
 	began := time.Now()
-	for range 16 {
+	for _, fn := range each {
 		wg.Go(func() {
 			for time.Since(began) < 2*time.Second {
 				err := fn()
@@ -87,14 +90,18 @@ func (b *bench) execMany() (row, error) {
 		return row{}, err
 	}
 	defer b.c.Delete(ctx, sb.ID)
+	var forks, execs [callers]func() error
+	for i := range callers {
+		w, err := b.wire("/v1/sandboxes/" + sb.ID + "/exec")
+		if err != nil {
+			return row{}, err
+		}
+		defer w.close()
+		forks[i], execs[i] = forkTrue, w.true
+	}
 	base, prod, err := b.abba(
-		func() ([]float64, error) { return rate(forkTrue) },
-		func() ([]float64, error) {
-			return rate(func() error {
-				_, err := b.exec(sb.ID, sandboxd.CommandSpec{Argv: []string{"/bin/true"}})
-				return err
-			})
-		})
+		func() ([]float64, error) { return rate(forks) },
+		func() ([]float64, error) { return rate(execs) })
 	if err != nil {
 		return row{}, err
 	}
@@ -118,7 +125,7 @@ func (b *bench) openOnce(ctx context.Context) (float64, error) {
 	if err != nil {
 		return 0, err
 	}
-	if _, err := b.exec(sb.ID, sandboxd.CommandSpec{Argv: []string{"/bin/true"}}); err != nil {
+	if err := b.execTrue(sb.ID); err != nil {
 		return 0, err
 	}
 	took := millis(time.Since(t))
@@ -171,7 +178,7 @@ func (b *bench) burst() (row, error) {
 			wg.Go(func() {
 				sb, err := b.open(ctx)
 				if err == nil {
-					_, err = b.exec(sb.ID, sandboxd.CommandSpec{Argv: []string{"/bin/true"}})
+					err = b.execTrue(sb.ID)
 				}
 				ids[i], errs[i] = sb.ID, err
 			})

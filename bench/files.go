@@ -5,7 +5,6 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
-	"encoding/json"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -87,28 +86,6 @@ func (b *bench) call(method, url string, body []byte) ([]byte, error) {
 
 func (b *bench) sandboxURL(id, rest string) string {
 	return "http://" + b.addr + "/v1/sandboxes/" + id + rest
-}
-
-// exec runs a command over HTTP in one request and answers its ending.
-func (b *bench) exec(id string, spec sandboxd.CommandSpec) (*sandboxd.Ending, error) {
-	body, err := json.Marshal(spec)
-	if err != nil {
-		return nil, err
-	}
-	raw, err := b.call("POST", b.sandboxURL(id, "/exec"), body)
-	if err != nil {
-		return nil, err
-	}
-	var answer struct {
-		Ending *sandboxd.Ending `json:"ending"`
-	}
-	if err := json.Unmarshal(raw, &answer); err != nil {
-		return nil, err
-	}
-	if answer.Ending == nil || answer.Ending.Cause != sandboxd.CauseExit {
-		return nil, fmt.Errorf("ended with %s", raw)
-	}
-	return answer.Ending, nil
 }
 
 func (b *bench) write(synced bool) (row, error) {

@@ -80,7 +80,7 @@ func run(binary string, rounds int, only, out string) error {
 		{"exec", b.execOne}, {"exec16", b.execMany}, {"cold", b.openCold}, {"burst", b.burst},
 		{"write", func() (row, error) { return b.write(false) }}, {"synced", func() (row, error) { return b.write(true) }},
 		{"large", b.large}, {"tar", b.tar}, {"output", b.output}, {"idle", b.idle}, {"stop", b.stopTree}, {"restart", b.restart},
-		{"search", b.search},
+		{"deaths", b.deaths}, {"search", b.search},
 	}
 	results := []row{}
 	for _, r := range rows {

@@ -48,21 +48,21 @@ func (b *bench) search() (row, error) {
 		return row{}, err
 	}
 	defer b.c.Delete(ctx, quiet.ID)
-	commands := func() ([]float64, error) {
-		return times(200, func() error {
-			_, err := b.exec(quiet.ID, sandboxd.CommandSpec{Argv: []string{"/bin/true"}})
-			return err
-		})
+	caller, err := b.wire("/v1/sandboxes/" + quiet.ID + "/exec")
+	if err != nil {
+		return row{}, err
 	}
+	defer caller.close()
+	commands := func() ([]float64, error) { return times(200, caller.true) }
 	samples, worst, text := map[string][]float64{}, 0.0, ""
-	for _, callers := range []int{1, 4} {
+	for _, searchers := range []int{1, 4} {
 		var took []float64
 		beside := func() ([]float64, error) {
 			stop, cancel := context.WithCancel(ctx)
 			var wg sync.WaitGroup
 			var mu sync.Mutex
 			var failed error
-			for range callers {
+			for range searchers {
 				wg.Go(func() {
 					for stop.Err() == nil {
 						began := time.Now()
@@ -92,9 +92,9 @@ func (b *bench) search() (row, error) {
 		}
 		r := ratios(base, prod, 0.99)
 		worst = max(worst, percentile(r, 0.5))
-		samples[fmt.Sprintf("idle_%d", callers)], samples[fmt.Sprintf("beside_%d", callers)] = flat(base), flat(prod)
-		samples[fmt.Sprintf("search_%d", callers)] = took
-		text += fmt.Sprintf("beside %d: p50 %s, p99 %s, a search %.0f ms; ", callers, spread(ratios(base, prod, 0.5)), spread(r), percentile(took, 0.5))
+		samples[fmt.Sprintf("idle_%d", searchers)], samples[fmt.Sprintf("beside_%d", searchers)] = flat(base), flat(prod)
+		samples[fmt.Sprintf("search_%d", searchers)] = took
+		text += fmt.Sprintf("beside %d: p50 %s, p99 %s, a search %.0f ms; ", searchers, spread(ratios(base, prod, 0.5)), spread(r), percentile(took, 0.5))
 	}
 	return row{Goal: "exec p99 2x while 10,000 files are searched", Result: strings.TrimSuffix(text, "; "), Met: worst <= 2, Samples: samples}, nil
 }

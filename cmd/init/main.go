@@ -11,7 +11,6 @@ import (
 	"net"
 	"os"
 	"os/signal"
-	"syscall"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -53,9 +52,17 @@ func endure() error {
 	// struct sigaction of the kernel: handler, flags, restorer, mask.
 	ignore := [4]uintptr{1}
 	for _, s := range deadly {
-		if _, _, e := unix.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(s), uintptr(unsafe.Pointer(&ignore)), 0, 8, 0, 0); e != 0 {
-			return e
+		if err := onSignal(s, &ignore); err != nil {
+			return err
 		}
+	}
+	// By default the kernel says nothing of a child: the spawner waits for it.
+	return onSignal(unix.SIGCHLD, &[4]uintptr{})
+}
+
+func onSignal(s unix.Signal, action *[4]uintptr) error {
+	if _, _, e := unix.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(s), uintptr(unsafe.Pointer(action)), 0, 8, 0, 0); e != 0 {
+		return e
 	}
 	return nil
 }
@@ -65,11 +72,6 @@ func serve() error {
 	if err := endure(); err != nil {
 		return err
 	}
-	// Of its own and of one place: pending ones coalesce, and a flood of other
-	// signals pushes none out.
-	ended := make(chan os.Signal, 1)
-	signal.Notify(ended, syscall.SIGCHLD)
-
 	in := os.NewFile(setup.FDSpec, "spec")
 	body, err := io.ReadAll(in)
 	if err != nil {
@@ -88,11 +90,7 @@ func serve() error {
 		groups[i] = setup.FDGroups + i
 	}
 	spawner := spawn.New(groups, uint64(spec.OpenFiles))
-	go func() {
-		for range ended {
-			spawner.Reap()
-		}
-	}()
+	go spawner.Reap()
 
 	// listen and not the host's bind makes this process the peer that the host
 	// sees when it dials.

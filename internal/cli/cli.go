@@ -11,6 +11,7 @@ import (
 	"io"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/alecthomas/kong"
@@ -61,7 +62,7 @@ type ServeOptions struct {
 	ProtectedBy     string   `placeholder:"TEXT" setting:"SANDBOXD_PROTECTED_BY" help:"How an address beyond this machine is protected, as 'caddy with TLS'; needed to listen on one."`
 	AllowedHosts    []string `name:"allowed-host" placeholder:"NAME" setting:"SANDBOXD_ALLOWED_HOSTS" help:"Name by which the server may be asked, as that of the proxy before it; repeatable. Addresses and localhost always may."`
 	Driver          string   `default:"auto" enum:"auto,process,docker,fake" setting:"SANDBOXD_DRIVER" help:"How sandboxes are isolated: auto (every driver that works here, process first), process, docker (not in this build yet), or fake, which isolates nothing and is for tests."`
-	MaxSandboxes    int      `default:"20" setting:"SANDBOXD_MAX_SANDBOXES" help:"Most sandboxes that run at once, ${default} by default; stopped ones do not count."`
+	MaxSandboxes    int      `default:"${max_sandboxes}" setting:"SANDBOXD_MAX_SANDBOXES" help:"Most sandboxes that run at once, ${default} by default; stopped ones do not count."`
 	StopOnInterrupt bool     `help:"Stop every sandbox on SIGINT, as on a terminal."`
 	LogFormat       string   `default:"text" enum:"text,json" setting:"SANDBOXD_LOG_FORMAT" help:"Log lines as text or json."`
 }
@@ -187,6 +188,7 @@ func Main(ctx context.Context, p Process, roles Roles) (code int) {
 	parser, err := kong.New(&g,
 		kong.Name("sandboxd"),
 		kong.Description("Runs code that nobody has read yet, in isolated sandboxes."),
+		kong.Vars{"max_sandboxes": strconv.Itoa(sandboxd.DefaultMaxSandboxes)},
 		kong.Writers(p.Stdout, p.Stderr),
 		kong.Exit(func(code int) { panic(exited(code)) }),
 		kong.Resolvers(settings(p)),

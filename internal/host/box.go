@@ -29,7 +29,7 @@ type box struct {
 }
 
 func newBox(h *Host, rec sandboxd.SandboxRecord, d sandboxd.Driver) *box {
-	b := &box{h: h, id: rec.ID, key: rec.Key, uid: rec.UID, driver: d, old: rec.CreatedAt.Before(h.began), life: make(chan struct{}, 1)}
+	b := &box{h: h, id: rec.ID, key: rec.Key, uid: rec.UID, driver: d, old: h.former[rec.ID], life: make(chan struct{}, 1)}
 	b.ctx, b.abort = context.WithCancel(h.ctx)
 	return b
 }
@@ -134,6 +134,10 @@ func (b *box) openFiles() (sandboxd.Files, error) {
 	if b.files == nil {
 		f, err := b.h.root.Files(b.key, b.uid)
 		if err != nil {
+			return nil, err
+		}
+		// A delete may just have been accepted, and what has the key by now be another's.
+		if _, err := b.h.record(b.h.ctx, b.id); err != nil {
 			return nil, err
 		}
 		if b.old {

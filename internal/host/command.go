@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"sandboxd"
+	"sandboxd/internal/clock"
 	"sandboxd/internal/failpoint"
 	"sandboxd/internal/guest"
 	"sandboxd/internal/guest/wire"
@@ -24,6 +25,7 @@ import (
 var (
 	fpCommandRecorded = failpoint.New("command.recorded")
 	fpCommandStarted  = failpoint.New("command.started")
+	fpCommandIntended = failpoint.New("command.intended")
 	fpCommandFinished = failpoint.New("command.finished")
 	fpCommandEnded    = failpoint.New("command.ended")
 )
@@ -38,14 +40,15 @@ type command struct {
 	env     *environment
 	id      string
 	spec    sandboxd.CommandSpec
-	started time.Time
+	began   clock.Moment
 	journal *journal.Journal
-	group   bool // has a cgroup of its own
-	adopted bool // started by a former process
+	group   bool        // has a cgroup of its own
+	adopted bool        // started by a former process
+	over    atomic.Bool // its init said so when the link began; the ending follows
 
-	lastOutput atomic.Int64 // unix nanoseconds
+	lastOutput atomic.Int64 // nanoseconds of Host.uptime
 	followers  atomic.Int64
-	left       atomic.Int64 // when the last follower left, unix nanoseconds
+	left       atomic.Int64 // when the last follower left, as lastOutput
 
 	// fed is closed when the input of the specification is delivered: what is
 	// written later comes after it.
@@ -59,8 +62,8 @@ type command struct {
 }
 
 func newCommand(env *environment, rec sandboxd.CommandRecord, j *journal.Journal) *command {
-	c := &command{env: env, id: rec.ID, spec: rec.Spec, started: rec.StartedAt, journal: j, fed: make(chan struct{}), done: make(chan struct{}), result: rec.Command}
-	now := time.Now().UnixNano()
+	c := &command{env: env, id: rec.ID, spec: rec.Spec, began: clock.Moment{Wall: rec.StartedAt, Boot: rec.StartedBoot}, journal: j, cause: rec.Intent, fed: make(chan struct{}), done: make(chan struct{}), result: rec.Command}
+	now := env.b.h.uptime()
 	c.lastOutput.Store(now)
 	c.left.Store(now)
 	return c
@@ -81,7 +84,7 @@ func (h *Host) StartCommand(ctx context.Context, id string, spec sandboxd.Comman
 		}
 		if named {
 			if old, err := h.store.GetCommand(ctx, id, spec.ID); err == nil {
-				return h.sameCommand(b, old, spec)
+				return h.sameCommand(ctx, b, old, spec)
 			}
 		}
 		if env, err = b.ready(ctx, rec); err != nil {
@@ -101,7 +104,7 @@ func (h *Host) StartCommand(ctx context.Context, id string, spec sandboxd.Comman
 }
 
 // sameCommand answers a repeated start of an id.
-func (h *Host) sameCommand(b *box, old sandboxd.CommandRecord, spec sandboxd.CommandSpec) (sandboxd.Command, bool, error) {
+func (h *Host) sameCommand(ctx context.Context, b *box, old sandboxd.CommandRecord, spec sandboxd.CommandSpec) (sandboxd.Command, bool, error) {
 	// Compared as they are stored, where nil and empty are the same.
 	was, err := json.Marshal(old.Spec)
 	if err != nil {
@@ -114,7 +117,7 @@ func (h *Host) sameCommand(b *box, old sandboxd.CommandRecord, spec sandboxd.Com
 	if !bytes.Equal(was, is) {
 		return sandboxd.Command{}, false, sandboxd.Errorf(sandboxd.ClassConflict, "a command with this id and another specification exists")
 	}
-	return b.view(old), false, nil
+	return b.view(ctx, old), false, nil
 }
 
 // ready answers a running environment, starting one where that loses nothing
@@ -147,24 +150,20 @@ func (e *environment) run(ctx context.Context, spec sandboxd.CommandSpec) (sandb
 		return sandboxd.Command{}, false, sandboxd.Errorf(sandboxd.ClassBusy, "the sandbox stopped before the command started")
 	}
 	h := e.b.h
-	now := time.Now()
+	now := h.clock()
 	rec := sandboxd.CommandRecord{
 		Command: sandboxd.Command{
 			ID: spec.ID, SandboxID: e.b.id, Generation: e.generation, Argv: spec.Argv, Shell: spec.Shell,
-			TTY: spec.TTY != nil, StartedAt: now.UTC(),
+			TTY: spec.TTY != nil, StartedAt: now.Wall.UTC(),
 		},
-		Spec: spec,
-	}
-	var deadline time.Time // monotonic: a jump of the wall clock does not move it
-	if t := spec.Timeout(); t > 0 {
-		deadline = now.Add(t)
+		Spec: spec, StartedBoot: now.Boot,
 	}
 	rec, created, err := h.store.CreateCommand(ctx, rec)
 	if err != nil {
 		return sandboxd.Command{}, false, err
 	}
 	if !created {
-		return h.sameCommand(e.b, rec, spec)
+		return h.sameCommand(ctx, e.b, rec, spec)
 	}
 	fpCommandRecorded.Hit()
 	c := newCommand(e, rec, journal.Create(h.commandDir(e.b.id, spec.ID), journal.Options{Limit: spec.OutputLimit}))
@@ -173,6 +172,12 @@ func (e *environment) run(ctx context.Context, spec sandboxd.CommandSpec) (sandb
 	if err != nil {
 		var start *guest.StartError
 		if !errors.As(err, &start) {
+			if c.group {
+				// Whether it runs, or will when the init has read so far, nobody knows.
+				kill, cancel := context.WithTimeout(ctx, knowTime)
+				c.killGroup(kill)
+				cancel()
+			}
 			c.finish(sandboxd.Ending{Cause: sandboxd.CauseStartFailed, Message: publicText(err), At: time.Now().UTC()})
 			return sandboxd.Command{}, false, err
 		}
@@ -181,7 +186,7 @@ func (e *environment) run(ctx context.Context, spec sandboxd.CommandSpec) (sandb
 		return c.result, true, nil
 	}
 	fpCommandStarted.Hit()
-	c.arm(deadline)
+	c.arm()
 	if len(spec.Stdin) == 0 {
 		close(c.fed)
 	} else {
@@ -240,25 +245,40 @@ func (h *Host) commandDir(id, command string) string {
 	return filepath.Join(h.journalDir(id), command)
 }
 
-// arm starts the clocks that may end the command.
-func (c *command) arm(deadline time.Time) {
+// arm starts the clocks that may end the command. The total time counts from its
+// start, whichever host that was. Silence and the lack of followers count from
+// now: a host that was away could see neither.
+func (c *command) arm() {
+	total := c.spec.Timeout()
 	silence := c.spec.NoOutputTimeoutS.Duration()
 	orphan := c.spec.OrphanAfterS.Duration()
 	if c.spec.Background {
 		orphan = 0
 	}
-	if deadline.IsZero() && silence == 0 && orphan == 0 {
+	if total == 0 && silence == 0 && orphan == 0 {
 		return
 	}
-	c.env.b.h.spawn(func() { c.watchClocks(deadline, silence, orphan) })
+	c.env.b.h.spawn(func() { c.watchClocks(total, silence, orphan) })
 }
 
-func (c *command) watchClocks(deadline time.Time, silence, orphan time.Duration) {
-	var total <-chan time.Time
-	if !deadline.IsZero() {
-		t := time.NewTimer(time.Until(deadline))
+func (c *command) watchClocks(total, silence, orphan time.Duration) {
+	h := c.env.b.h
+	var over <-chan time.Time
+	if total > 0 {
+		left := total - clock.Elapsed(c.began, h.clock())
+		if left < -clock.Leap {
+			select {
+			case h.late <- struct{}{}:
+				defer func() { <-h.late }()
+			case <-c.done:
+				return
+			case <-c.env.ctx.Done():
+				return
+			}
+		}
+		t := time.NewTimer(left)
 		defer t.Stop()
-		total = t.C
+		over = t.C
 	}
 	quiet, unseen := newIdle(silence), newIdle(orphan)
 	defer quiet.stop()
@@ -269,19 +289,19 @@ func (c *command) watchClocks(deadline time.Time, silence, orphan time.Duration)
 			return
 		case <-c.env.ctx.Done():
 			return
-		case <-total:
-			c.end(sandboxd.CauseTimeout, killGrace)
+		case <-over:
+			c.cut(sandboxd.CauseTimeout, killGrace)
 			return
 		case <-quiet.fired():
-			if quiet.over(c.lastOutput.Load()) {
-				c.end(sandboxd.CauseNoOutput, killGrace)
+			if quiet.over(h.uptime() - c.lastOutput.Load()) {
+				c.cut(sandboxd.CauseNoOutput, killGrace)
 				return
 			}
 		case <-unseen.fired():
 			if c.followers.Load() > 0 {
 				unseen.again(orphan)
-			} else if unseen.over(c.left.Load()) {
-				c.end(sandboxd.CauseOrphaned, killGrace)
+			} else if unseen.over(h.uptime() - c.left.Load()) {
+				c.cut(sandboxd.CauseOrphaned, killGrace)
 				return
 			}
 		}
@@ -312,8 +332,10 @@ func (i *idle) fired() <-chan time.Time {
 
 func (i *idle) again(d time.Duration) { i.timer.Reset(d) }
 
-func (i *idle) over(lastNano int64) bool {
-	left := i.limit - time.Since(time.Unix(0, lastNano))
+// over says whether nothing happened for so many nanoseconds is long enough; if
+// not, the timer fires again when it may be.
+func (i *idle) over(nanos int64) bool {
+	left := i.limit - time.Duration(nanos)
 	if left <= 0 {
 		return true
 	}
@@ -329,7 +351,7 @@ func (i *idle) stop() {
 
 // output appends to the journal; only what is there is acknowledged.
 func (c *command) output(stream sandboxd.Stream, offset int64, data []byte) error {
-	c.lastOutput.Store(time.Now().UnixNano())
+	c.lastOutput.Store(c.env.b.h.uptime())
 	err := c.journal.Append(stream, offset, data)
 	if err == nil {
 		return nil
@@ -365,10 +387,38 @@ func (c *command) intended() sandboxd.Cause {
 	return c.cause
 }
 
+// knowTime is how long a command may keep running for want of a link, by which alone
+// it is known whether it does.
+const knowTime = 3 * time.Second
+
+// cut ends a command that runs. One that ended by itself while no host was looking,
+// before its time or before a caller asked, is told as that.
+func (c *command) cut(cause sandboxd.Cause, grace time.Duration) {
+	ctx, cancel := context.WithTimeout(c.env.ctx, knowTime)
+	defer cancel()
+	if _, err := c.env.connected(ctx); err == nil && c.over.Load() {
+		select {
+		case <-c.done:
+		case <-ctx.Done():
+		}
+		if c.isDone() || c.env.ctx.Err() != nil {
+			return
+		}
+		// An init's word alone keeps nothing running.
+	}
+	c.end(cause, grace)
+}
+
 // end ends the whole tree for a cause: SIGTERM to the leader's group, after the
 // grace SIGKILL to every process of the command.
 func (c *command) end(cause sandboxd.Cause, grace time.Duration) {
 	c.intend(cause)
+	// A later host must not take for the program's doing what this one does now.
+	h := c.env.b.h
+	if err := h.store.IntendCommand(context.WithoutCancel(h.ctx), c.env.b.id, c.id, c.intended()); err != nil {
+		h.log.Error("the intent to end a command not recorded", "sandbox", c.env.b.id, "command", c.id, "err", err)
+	}
+	fpCommandIntended.Hit()
 	ctx, cancel := context.WithTimeout(c.env.ctx, grace+5*time.Second)
 	defer cancel()
 	link, err := c.env.connected(ctx)

@@ -6,11 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"runtime"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"sandboxd"
+	"sandboxd/internal/clock"
 	"sandboxd/internal/guest/wire"
 )
 
@@ -46,26 +48,34 @@ func (c *command) lose(env sandboxd.Ending) {
 func (c *command) finish(ending sandboxd.Ending) {
 	c.once.Do(func() {
 		h, id := c.env.b.h, c.env.b.id
-		ending.WallS = sandboxd.InSeconds(time.Since(c.started))
+		ending.WallS = sandboxd.InSeconds(clock.Elapsed(c.began, h.clock()))
 		ending.Truncated = c.journal.Dropped()
 		if err := c.journal.Finish(ending); err != nil {
 			h.log.Error("ending not in the journal", "sandbox", id, "command", c.id, "err", err)
 		}
 		fpCommandFinished.Hit()
+		// Its followers first, on this very thread: waking another takes longer than
+		// all that they have to do.
+		runtime.Gosched()
 		// A caller's context must not decide whether an ending is kept.
-		rec, err := h.store.EndCommand(context.WithoutCancel(h.ctx), id, c.id, c.journal.Next(), ending)
+		ctx := context.WithoutCancel(h.ctx)
+		c.result.Ending, c.result.Offset = &ending, c.journal.Next()
+		kept, err := h.store.EndCommand(ctx, id, c.id, c.result.Offset, ending)
+		if err == nil && !kept {
+			var rec sandboxd.CommandRecord
+			if rec, err = h.store.GetCommand(ctx, id, c.id); err == nil {
+				c.result = rec.Command
+			}
+		}
 		if err != nil {
 			h.log.Error("ending not recorded", "sandbox", id, "command", c.id, "err", err)
-			rec.Command = c.result
-			rec.Ending, rec.Offset = &ending, c.journal.Next()
 		}
 		fpCommandEnded.Hit()
-		c.result = rec.Command
 		c.env.remove(c.id)
 		close(c.done)
 		if c.group {
 			groups := c.env.b.driver.(sandboxd.CommandGroups)
-			err := groups.RemoveGroup(context.WithoutCancel(h.ctx), id, c.id)
+			err := groups.RemoveGroup(ctx, id, c.id)
 			// Busy: it left processes behind; the group goes with the environment.
 			if err != nil && sandboxd.ClassOf(err) != sandboxd.ClassBusy && sandboxd.ClassOf(err) != sandboxd.ClassNotFound {
 				h.log.Warn("command group not removed", "sandbox", id, "command", c.id, "err", err)
@@ -81,7 +91,7 @@ func (c *command) explain(exit wire.Exit) sandboxd.Ending {
 	code := exit.Code
 	if exit.Signal != 0 {
 		code = 128 + exit.Signal
-		e.Signal = unix.SignalName(unix.Signal(exit.Signal))
+		e.Signal = signalName(exit.Signal)
 	}
 	e.ExitCode = &code
 	use, counted := c.usage()
@@ -125,6 +135,15 @@ func (c *command) explain(exit wire.Exit) sandboxd.Ending {
 		e.Remedy = remedyOf(e.Cause)
 	}
 	return e
+}
+
+// signalName is a signal's name; one of the real-time signals, which have none that
+// everybody knows, is named by its number.
+func signalName(number int) string {
+	if name := unix.SignalName(unix.Signal(number)); name != "" {
+		return name
+	}
+	return fmt.Sprintf("SIG%d", number)
 }
 
 func (c *command) usage() (sandboxd.GroupUsage, bool) {

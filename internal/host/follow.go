@@ -14,12 +14,17 @@ import (
 )
 
 // view is a record with what only the running command knows.
-func (b *box) view(rec sandboxd.CommandRecord) sandboxd.Command {
-	if rec.Ending == nil {
-		if c := b.runningCommand(rec.ID); c != nil {
-			// A follower may have read the ending a moment before it is stored.
-			rec.Offset, rec.Ending = c.journal.Next(), c.journal.Ending()
-		}
+func (b *box) view(ctx context.Context, rec sandboxd.CommandRecord) sandboxd.Command {
+	if rec.Ending != nil {
+		return rec.Command
+	}
+	if c := b.runningCommand(rec.ID); c != nil {
+		// A follower may have read the ending a moment before it is stored. The offset
+		// second: with an ending it is that of all output.
+		rec.Ending = c.journal.Ending()
+		rec.Offset = c.journal.Next()
+	} else if now, err := b.h.store.GetCommand(ctx, b.id, rec.ID); err == nil {
+		rec = now // it ended after the record was read
 	}
 	return rec.Command
 }
@@ -62,7 +67,7 @@ func (h *Host) GetCommand(ctx context.Context, id, cmd string) (sandboxd.Command
 	if err != nil {
 		return sandboxd.Command{}, err
 	}
-	return b.view(rec), nil
+	return b.view(ctx, rec), nil
 }
 
 // ListCommands implements sandboxd.Host.
@@ -77,7 +82,7 @@ func (h *Host) ListCommands(ctx context.Context, id string) ([]sandboxd.Command,
 	}
 	list := make([]sandboxd.Command, 0, len(recs))
 	for _, rec := range recs {
-		list = append(list, b.view(rec))
+		list = append(list, b.view(ctx, rec))
 	}
 	return list, nil
 }
@@ -131,7 +136,7 @@ type followed struct {
 
 func (f *followed) Close() error {
 	f.once.Do(func() {
-		f.c.left.Store(time.Now().UnixNano())
+		f.c.left.Store(f.c.env.b.h.uptime())
 		f.c.followers.Add(-1)
 	})
 	return f.CommandStream.Close()
@@ -241,7 +246,7 @@ func (h *Host) StopCommand(ctx context.Context, id, cmd string, grace sandboxd.S
 		return rec.Command, b.stopRest(ctx, rec)
 	}
 	// Its own work: a caller that leaves during the grace must not spare the tree.
-	h.spawn(func() { c.end(sandboxd.CauseStopped, grace.Duration()) })
+	h.spawn(func() { c.cut(sandboxd.CauseStopped, grace.Duration()) })
 	select {
 	case <-c.done:
 		return c.result, nil

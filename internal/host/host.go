@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"sandboxd"
+	"sandboxd/internal/clock"
 	"sandboxd/internal/workspace"
 )
 
@@ -32,16 +33,16 @@ type Config struct {
 	Drivers []sandboxd.Driver
 	// UIDs are given to workspaces, one each.
 	UIDs sandboxd.UIDPool
-	// MaxSandboxes bounds the sandboxes that have an environment. 0 means 20.
+	// MaxSandboxes bounds the sandboxes that have an environment. 0 means
+	// sandboxd.DefaultMaxSandboxes.
 	MaxSandboxes int
 	// OrphanGrace is how long an environment that no record explains is left alone
 	// after start. 0 means 30 s.
 	OrphanGrace time.Duration
-	Log         *slog.Logger
+	// Clock tells the moments that are kept. nil means this machine's.
+	Clock clock.Clock
+	Log   *slog.Logger
 }
-
-// DefaultMaxSandboxes is the ceiling of a host that is not told another.
-const DefaultMaxSandboxes = 20
 
 // Host implements sandboxd.Host. Methods are safe for concurrent use.
 type Host struct {
@@ -50,13 +51,16 @@ type Host struct {
 	root    *workspace.Root
 	drivers map[string]sandboxd.Driver
 	log     *slog.Logger
+	clock   clock.Clock
 	began   time.Time
+	late    chan struct{} // holds one token while what is overdue by a clock.Leap is ended
 
 	ctx    context.Context // ends with Close; work already begun runs on it
 	cancel context.CancelFunc
 	work   sync.WaitGroup
 
 	naming keyLocks
+	former map[string]bool // ids that were there when the host began; set once
 
 	mu     sync.Mutex
 	boxes  map[string]*box
@@ -73,10 +77,13 @@ func New(ctx context.Context, cfg Config) (*Host, error) {
 		return nil, sandboxd.Errorf(sandboxd.ClassUnavailable, "no driver works here")
 	}
 	if cfg.MaxSandboxes == 0 {
-		cfg.MaxSandboxes = DefaultMaxSandboxes
+		cfg.MaxSandboxes = sandboxd.DefaultMaxSandboxes
 	}
 	if cfg.OrphanGrace == 0 {
 		cfg.OrphanGrace = 30 * time.Second
+	}
+	if cfg.Clock == nil {
+		cfg.Clock = clock.Machine
 	}
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
@@ -85,11 +92,10 @@ func New(ctx context.Context, cfg Config) (*Host, error) {
 	if err != nil {
 		return nil, fmt.Errorf("workspaces: %w", err)
 	}
-	if err := root.ProveOwners(cfg.UIDs.First, cfg.UIDs.Last); err != nil {
-		return nil, err
-	}
+	proven := make(chan error, 1)
+	go func() { proven <- root.ProveOwners(cfg.UIDs) }()
 	h := &Host{
-		cfg: cfg, store: cfg.Store, root: root, log: cfg.Log, began: time.Now(),
+		cfg: cfg, store: cfg.Store, root: root, log: cfg.Log, clock: cfg.Clock, began: time.Now(), late: make(chan struct{}, 1),
 		drivers: map[string]sandboxd.Driver{},
 		boxes:   map[string]*box{}, places: map[string]bool{},
 	}
@@ -97,7 +103,7 @@ func New(ctx context.Context, cfg Config) (*Host, error) {
 	for _, d := range cfg.Drivers {
 		h.drivers[d.Name()] = d
 	}
-	if err := h.reconcile(ctx); err != nil {
+	if err := errors.Join(h.reconcile(ctx), <-proven); err != nil {
 		h.Close()
 		return nil, err
 	}
@@ -137,6 +143,9 @@ func (h *Host) StopAll(ctx context.Context) error {
 	wg.Wait()
 	return errors.Join(errs...)
 }
+
+// uptime is the time since the host began, in nanoseconds that nobody can set.
+func (h *Host) uptime() int64 { return int64(time.Since(h.began)) }
 
 // spawn runs fn as work that Close waits for.
 func (h *Host) spawn(fn func()) { h.work.Go(fn) }
@@ -251,6 +260,10 @@ func (h *Host) List(ctx context.Context, key string) ([]sandboxd.Sandbox, error)
 
 // Files implements sandboxd.Host. It starts nothing.
 func (h *Host) Files(ctx context.Context, id string) (sandboxd.Files, error) {
+	// Of one that runs the store can say nothing else, at a sixth of a small write's time.
+	if b, env := h.up(id); env != nil {
+		return b.openFiles()
+	}
 	rec, b, err := h.lookup(ctx, id)
 	if err != nil {
 		return nil, err

@@ -3,18 +3,23 @@ package host
 import (
 	"context"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"slices"
 	"sort"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"pgregory.net/rapid"
 
 	"sandboxd"
+	"sandboxd/client"
+	"sandboxd/internal/api"
 	"sandboxd/internal/driver/fake"
 	"sandboxd/internal/store"
 )
@@ -168,15 +173,19 @@ var modelOps = []modelOp{
 	}},
 }
 
-// modelWorld is a host over the fake driver that can be restarted.
+// modelWorld is a host over the fake driver that can be restarted. What it is asked,
+// it is asked through host.
 type modelWorld struct {
-	t      *rapid.T
-	ctx    context.Context
-	dir    string
-	store  sandboxd.HostStore
-	world  *fake.World
-	driver sandboxd.Driver
-	host   *Host
+	t        *rapid.T
+	ctx      context.Context
+	dir      string
+	store    sandboxd.HostStore
+	world    *fake.World
+	driver   sandboxd.Driver
+	embedded *Host
+	host     sandboxd.Host
+	// reach answers what asks an embedded host, which may be the host itself.
+	reach func(*Host) sandboxd.Host
 }
 
 func (w *modelWorld) start() {
@@ -185,11 +194,11 @@ func (w *modelWorld) start() {
 	if err != nil {
 		w.t.Fatalf("host: %v", err)
 	}
-	w.host = h
+	w.embedded, w.host = h, w.reach(h)
 }
 
 func (w *modelWorld) stop() {
-	if err := w.host.Close(); err != nil {
+	if err := w.embedded.Close(); err != nil {
 		w.t.Fatalf("close: %v", err)
 	}
 	if err := w.driver.Close(); err != nil {
@@ -278,25 +287,63 @@ type reached struct {
 	steps  int
 }
 
-// TestModel runs sequences of at least 20 steps, single operations and concurrent
-// pairs, against the model. Every state, operation and pair is reached.
+// TestModel asks the embedded host.
 func TestModel(t *testing.T) {
-	seen := &reached{states: map[sandboxd.State]int{}, ops: map[string]int{}, pairs: map[string]int{}}
-	sequences := 0
-	base := t.TempDir()
+	m := newModelRun(t, func(h *Host) sandboxd.Host { return h })
+	m.check()
+	m.finish()
+}
+
+// TestModelOverHTTP asks the same host through the client and the API, for a thousand
+// sequences or as many as half a minute allows.
+func TestModelOverHTTP(t *testing.T) {
+	var now atomic.Pointer[Host]
+	srv := httptest.NewServer(api.Control(api.Config{Token: "sk_of-the-model", OtherToken: "of-the-host",
+		HostFor: func(*http.Request) (sandboxd.Host, error) { return now.Load(), nil }}))
+	defer srv.Close()
+	c, err := client.New(srv.URL, "sk_of-the-model")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	m := newModelRun(t, func(h *Host) sandboxd.Host { now.Store(h); return c })
+	for began := time.Now(); m.sequences == 0 || !testing.Short() && m.sequences < 1000 && time.Since(began) < 30*time.Second && !t.Failed(); {
+		m.check()
+	}
+	m.finish()
+}
+
+// modelRun is one test of the model and what its sequences reached.
+type modelRun struct {
+	t         *testing.T
+	base      string
+	reach     func(*Host) sandboxd.Host
+	seen      *reached
+	sequences int
+}
+
+func newModelRun(t *testing.T, reach func(*Host) sandboxd.Host) *modelRun {
+	return &modelRun{t: t, base: t.TempDir(), reach: reach,
+		seen: &reached{states: map[sandboxd.State]int{}, ops: map[string]int{}, pairs: map[string]int{}}}
+}
+
+// check runs as many sequences as rapid is told, of at least 20 steps, single
+// operations and concurrent pairs.
+func (m *modelRun) check() {
+	t, seen := m.t, m.seen
 	rapid.Check(t, func(rt *rapid.T) {
-		sequences++
-		dir := filepath.Join(base, fmt.Sprint(sequences))
+		m.sequences++
+		dir := filepath.Join(m.base, fmt.Sprint(m.sequences))
 		if err := os.Mkdir(dir, 0o700); err != nil {
 			rt.Fatal(err)
 		}
 		w := &modelWorld{
-			t: rt, ctx: t.Context(), dir: dir, world: fake.NewWorld(fake.Config{}),
+			t: rt, ctx: t.Context(), dir: dir, world: fake.NewWorld(fake.Config{}), reach: m.reach,
 			store: recordingStore{store.NewMemory(), seen},
 		}
 		w.start()
 		defer func() {
-			if err := w.host.StopAll(w.ctx); err != nil {
+			if err := w.embedded.StopAll(w.ctx); err != nil {
 				rt.Errorf("stop all: %v", err)
 			}
 			w.stop()
@@ -313,8 +360,16 @@ func TestModel(t *testing.T) {
 			}
 		}
 	})
-	t.Logf("%d sequences, %d steps, %d states, %d operations, %d pairs", sequences, seen.steps, len(seen.states), len(seen.ops), len(seen.pairs))
-	if t.Failed() || sequences < 50 {
+}
+
+// finish prints the counts: every state, operation and pair is to be reached.
+func (m *modelRun) finish() {
+	t, seen := m.t, m.seen
+	t.Logf("%d sequences, %d steps, %d states, %d operations, %d pairs", m.sequences, seen.steps, len(seen.states), len(seen.ops), len(seen.pairs))
+	t.Logf("states %v", seen.states)
+	t.Logf("operations %v", seen.ops)
+	t.Logf("pairs %v", seen.pairs)
+	if t.Failed() || m.sequences < 50 {
 		return
 	}
 	for _, s := range sandboxd.States() {
@@ -427,7 +482,7 @@ func (s recordingStore) Update(ctx context.Context, id string, fn func(*sandboxd
 // testUIDs is a pool that works for whoever runs the tests.
 func testUIDs() sandboxd.UIDPool {
 	if os.Geteuid() == 0 {
-		return sandboxd.UIDPool{First: 200000, Last: 265535}
+		return sandboxd.UIDPool{First: 200000, Last: 200063}
 	}
 	return sandboxd.UIDPool{First: uint32(os.Geteuid()), Last: uint32(os.Geteuid())}
 }

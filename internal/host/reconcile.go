@@ -28,9 +28,11 @@ func (h *Host) reconcile(ctx context.Context) error {
 	var wg sync.WaitGroup
 	slots := make(chan struct{}, adopters)
 	errs := make([]error, len(recs))
-	known := map[string]bool{}
+	h.former = map[string]bool{}
+	for _, rec := range recs {
+		h.former[rec.ID] = true
+	}
 	for i, rec := range recs {
-		known[rec.ID] = true
 		if rec.State == sandboxd.StateCold && h.root.Exists(rec.Key, rec.ID) {
 			continue // nothing to compare with: the common case costs one look
 		}
@@ -46,7 +48,7 @@ func (h *Host) reconcile(ctx context.Context) error {
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
-	h.spawn(func() { h.reapOrphans(known) })
+	h.spawn(func() { h.reapOrphans() })
 	h.spawn(func() {
 		if err := h.root.EmptyTrash(h.ctx); err != nil && h.ctx.Err() == nil {
 			h.log.Error("trash not emptied", "err", err)
@@ -108,11 +110,11 @@ func (h *Host) adopt(ctx context.Context, b *box, rec sandboxd.SandboxRecord) er
 	}
 	h.spawn(env.keepAttached)
 	for _, c := range env.commandList() {
-		var deadline time.Time
-		if t := c.spec.Timeout(); t > 0 {
-			deadline = c.started.Add(t)
+		if cause := c.intended(); cause != "" {
+			h.spawn(func() { c.end(cause, killGrace) }) // what the former host had begun
+		} else {
+			c.arm()
 		}
-		c.arm(deadline)
 	}
 	h.log.Info("adopted", "sandbox", rec.ID, "key", rec.Key, "generation", rec.Generation, "commands", len(env.commandList()))
 	return nil
@@ -219,7 +221,7 @@ func recordOf(m workspace.Meta) sandboxd.SandboxRecord {
 
 // reapOrphans ends environments that no record explains. The grace is for an
 // operator who started a second server on a copy of the store and notices.
-func (h *Host) reapOrphans(known map[string]bool) {
+func (h *Host) reapOrphans() {
 	t := time.NewTimer(h.cfg.OrphanGrace)
 	defer t.Stop()
 	select {
@@ -237,7 +239,7 @@ func (h *Host) reapOrphans(known map[string]bool) {
 			h.mu.Lock()
 			_, ours := h.boxes[id]
 			h.mu.Unlock()
-			if ours || known[id] {
+			if ours || h.former[id] {
 				continue
 			}
 			h.log.Warn("orphan environment ended", "driver", name, "sandbox", id)

@@ -172,6 +172,36 @@ func TestSkipsAreNamed(t *testing.T) {
 	})
 }
 
+// TestEverySuiteLooksForLeaks: those of test/ do it by test/server.
+func TestEverySuiteLooksForLeaks(t *testing.T) {
+	looks, suites := map[string]bool{}, map[string]bool{}
+	for _, s := range sources(t) {
+		if pkg := s.pkg.path(); !s.test || !strings.HasPrefix(pkg, "internal/") && !strings.HasPrefix(pkg, "cmd/") && pkg != "client" {
+			continue
+		}
+		suites[s.pkg.path()] = true
+		ast.Inspect(s.file, func(n ast.Node) bool {
+			if f, ok := n.(*ast.FuncDecl); ok && f.Name.Name != "TestMain" {
+				return false
+			}
+			if call, ok := n.(*ast.CallExpr); ok {
+				if sel, ok := call.Fun.(*ast.SelectorExpr); ok && sel.Sel.Name == "Main" {
+					if x, ok := sel.X.(*ast.Ident); ok && x.Name == "leaktest" {
+						looks[s.pkg.path()] = true
+					}
+				}
+			}
+			return true
+		})
+	}
+	for pkg := range suites {
+		// The package of leaktest itself calls Main by its own name.
+		if !looks[pkg] && pkg != "internal/leaktest" {
+			t.Errorf("%s has tests and no TestMain that calls leaktest.Main", pkg)
+		}
+	}
+}
+
 // TestNoTestSleeps: a test waits for a condition, or time is injected.
 func TestNoTestSleeps(t *testing.T) {
 	forEachTestCall(t, func(s source, call *ast.SelectorExpr) {
@@ -179,6 +209,29 @@ func TestNoTestSleeps(t *testing.T) {
 			t.Errorf("%s: time.Sleep in a test", s.at(call.Pos()))
 		}
 	})
+}
+
+// TestTheHostCountsByNoWallClock: a wall clock can be set, so the host compares no
+// times with it: what is kept goes through internal/clock, and durations are those
+// of the runtime's clock.
+func TestTheHostCountsByNoWallClock(t *testing.T) {
+	wall := set("Unix", "UnixNano", "UnixMicro", "UnixMilli", "Before", "After", "Sub", "Compare")
+	for _, s := range sources(t) {
+		if s.test || s.pkg.path() != "internal/host" {
+			continue
+		}
+		ast.Inspect(s.file, func(n ast.Node) bool {
+			sel, ok := n.(*ast.SelectorExpr)
+			if !ok || !wall[sel.Sel.Name] {
+				return true
+			}
+			if x, ok := sel.X.(*ast.Ident); ok && s.imports()[x.Name] == "time" && sel.Sel.Name == "After" {
+				return true // a timer
+			}
+			t.Errorf("%s: %s reads a time as the wall clock has it; use internal/clock or Host.uptime", s.at(n.Pos()), sel.Sel.Name)
+			return true
+		})
+	}
 }
 
 // forEachTestCall visits every selector of test files and of the suites.

@@ -209,21 +209,38 @@ func (m *memory) ListCommands(ctx context.Context, sandbox string) ([]sandboxd.C
 	return list, nil
 }
 
-func (m *memory) EndCommand(ctx context.Context, sandbox, command string, offset int64, ending sandboxd.Ending) (sandboxd.CommandRecord, error) {
+func (m *memory) IntendCommand(ctx context.Context, sandbox, command string, cause sandboxd.Cause) error {
 	leave, err := m.enter(ctx)
 	if err != nil {
-		return sandboxd.CommandRecord{}, err
+		return err
 	}
 	defer leave()
 	rec := m.command(sandbox, command)
 	if rec == nil {
-		return sandboxd.CommandRecord{}, errNoCommand(command)
+		return errNoCommand(command)
 	}
-	if rec.Ending == nil {
-		ending = copied(ending)
-		rec.Offset, rec.Ending = offset, &ending
+	if rec.Intent == "" && rec.Ending == nil {
+		rec.Intent = cause
 	}
-	return copied(*rec), nil
+	return nil
+}
+
+func (m *memory) EndCommand(ctx context.Context, sandbox, command string, offset int64, ending sandboxd.Ending) (bool, error) {
+	leave, err := m.enter(ctx)
+	if err != nil {
+		return false, err
+	}
+	defer leave()
+	rec := m.command(sandbox, command)
+	if rec == nil {
+		return false, errNoCommand(command)
+	}
+	if rec.Ending != nil {
+		return false, nil
+	}
+	ending = copied(ending)
+	rec.Offset, rec.Ending = offset, &ending
+	return true, nil
 }
 
 func (m *memory) DeleteCommands(ctx context.Context, sandbox string) error {

@@ -54,6 +54,7 @@ func normal(rec sandboxd.SandboxRecord) sandboxd.SandboxRecord {
 // normalCommand does for a command what normal does for a sandbox.
 func normalCommand(rec sandboxd.CommandRecord) sandboxd.CommandRecord {
 	rec.StartedAt = fromMicros(toMicros(rec.StartedAt))
+	rec.StartedBoot.Since = rec.StartedBoot.Since.Truncate(time.Microsecond)
 	if len(rec.Argv) == 0 {
 		rec.Argv = nil
 	}

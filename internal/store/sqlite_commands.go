@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"time"
 
 	"modernc.org/sqlite"
 	sqlite3 "modernc.org/sqlite/lib"
@@ -11,17 +12,17 @@ import (
 	"sandboxd"
 )
 
-const commandColumns = `sandbox_id, id, generation, started_at, tty, shell, argv_json, spec_json, end_offset, ending_json`
+const commandColumns = `sandbox_id, id, generation, started_at, started_boot, started_since, tty, shell, argv_json, spec_json, end_offset, intent, ending_json`
 
 func scanCommand(from row) (sandboxd.CommandRecord, error) {
 	var rec sandboxd.CommandRecord
-	var started int64
+	var started, since int64
 	var argv, spec, ending string
-	err := from.Scan(&rec.SandboxID, &rec.ID, &rec.Generation, &started, &rec.TTY, &rec.Shell, &argv, &spec, &rec.Offset, &ending)
+	err := from.Scan(&rec.SandboxID, &rec.ID, &rec.Generation, &started, &rec.StartedBoot.ID, &since, &rec.TTY, &rec.Shell, &argv, &spec, &rec.Offset, &rec.Intent, &ending)
 	if err != nil {
 		return sandboxd.CommandRecord{}, err
 	}
-	rec.StartedAt = fromMicros(started)
+	rec.StartedAt, rec.StartedBoot.Since = fromMicros(started), time.Duration(since)*time.Microsecond
 	return rec, errors.Join(decode(argv, &rec.Argv), decode(spec, &rec.Spec), decode(ending, &rec.Ending))
 }
 
@@ -45,7 +46,7 @@ func (s *sqliteStore) CreateCommand(ctx context.Context, rec sandboxd.CommandRec
 		return none, false, err
 	}
 	result, err := s.in.insertCommand.ExecContext(ctx, rec.SandboxID, rec.ID, rec.Generation, toMicros(rec.StartedAt),
-		rec.TTY, rec.Shell, argv, spec, rec.Offset, ending)
+		rec.StartedBoot.ID, rec.StartedBoot.Since.Microseconds(), rec.TTY, rec.Shell, argv, spec, rec.Offset, rec.Intent, ending)
 	var coded *sqlite.Error
 	if errors.As(err, &coded) && coded.Code() == sqlite3.SQLITE_CONSTRAINT_FOREIGNKEY {
 		return none, false, errNoSandbox(rec.SandboxID)
@@ -88,19 +89,45 @@ func (s *sqliteStore) ListCommands(ctx context.Context, sandbox string) ([]sandb
 	return all(rows, err, scanCommand)
 }
 
+// IntendCommand implements sandboxd.HostStore.
+func (s *sqliteStore) IntendCommand(ctx context.Context, sandbox, command string, cause sandboxd.Cause) error {
+	ctx, err := begin(ctx)
+	if err != nil {
+		return err
+	}
+	result, err := s.in.intendCommand.ExecContext(ctx, sandbox, command, cause)
+	if err != nil {
+		return failed(err)
+	}
+	if n, err := result.RowsAffected(); err != nil || n > 0 {
+		return err
+	}
+	_, err = s.GetCommand(ctx, sandbox, command) // which says whether there is one
+	return err
+}
+
 // EndCommand implements sandboxd.HostStore.
-func (s *sqliteStore) EndCommand(ctx context.Context, sandbox, command string, offset int64, ending sandboxd.Ending) (sandboxd.CommandRecord, error) {
+func (s *sqliteStore) EndCommand(ctx context.Context, sandbox, command string, offset int64, ending sandboxd.Ending) (bool, error) {
 	text, err := encode(ending)
 	if err != nil {
-		return sandboxd.CommandRecord{}, err
+		return false, err
 	}
 	if ctx, err = begin(ctx); err != nil {
-		return sandboxd.CommandRecord{}, err
+		return false, err
 	}
-	if _, err := s.in.endCommand.ExecContext(ctx, sandbox, command, offset, text); err != nil {
-		return sandboxd.CommandRecord{}, failed(err)
+	result, err := s.in.endCommand.ExecContext(ctx, sandbox, command, offset, text)
+	if err != nil {
+		return false, failed(err)
 	}
-	return s.GetCommand(ctx, sandbox, command)
+	n, err := result.RowsAffected()
+	if err != nil {
+		return false, failed(err)
+	}
+	if n == 0 {
+		_, err := s.GetCommand(ctx, sandbox, command) // which says whether there is one
+		return false, err
+	}
+	return true, nil
 }
 
 // DeleteCommands implements sandboxd.HostStore.

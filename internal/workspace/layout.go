@@ -218,20 +218,26 @@ func (r *Root) Metas() ([]Meta, error) {
 	return metas, errors.Join(failed...)
 }
 
-// ProveOwners shows, by doing it where the workspaces are, that files can be given
-// to these users. It is for the start of a host: a machine that may not do so must
-// say it then and not at the first sandbox.
-func (r *Root) ProveOwners(uids ...uint32) error {
-	dir, err := os.MkdirTemp(r.trash, "owner-")
+// ProveOwners shows, by doing it where the workspaces are, that a file can be given
+// to each user of the pool. It is for the start of a host: a machine that may not do
+// so must say it then and not at the first sandbox. Ends are no proof of what is
+// between: a user namespace may have holes.
+func (r *Root) ProveOwners(pool sandboxd.UIDPool) error {
+	f, err := os.CreateTemp(r.trash, "owner-")
 	if err != nil {
 		return hostError(err, "the workspace directory cannot be written")
 	}
-	defer os.Remove(dir)
-	for _, uid := range uids {
+	defer func() {
+		f.Close()
+		r.discarding.Lock()
+		os.Remove(f.Name()) // or it was emptied with the trash
+		r.discarding.Unlock()
+	}()
+	for uid := uint64(pool.First); uid <= uint64(pool.Last); uid++ {
 		if os.Geteuid() == int(uid) {
 			continue
 		}
-		if err := os.Lchown(dir, int(uid), int(uid)); err != nil {
+		if err := f.Chown(int(uid), int(uid)); err != nil {
 			return sandboxd.Wrap(sandboxd.ClassUnavailable, err, "files in the workspace directory cannot be given to user %d", uid).
 				WithHint("run as root, or put the data directory on a file system that has owners")
 		}

@@ -5,6 +5,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"reflect"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -111,19 +112,26 @@ func TestLifeOfAKey(t *testing.T) {
 	}
 }
 
-// TestProveOwners: root may give files to every user of a pool and an ordinary
-// user to nobody but itself. The second is shown by this test run again as one.
+// TestProveOwners: root may give files to every user of a pool, an ordinary user to
+// nobody but itself, and root of a user namespace with a hole not to the one user
+// who is missing. The last two are shown by this test run again as those.
 func TestProveOwners(t *testing.T) {
-	const dirOf = "SANDBOXD_TEST_OWNERS_DIR"
+	const dirOf, firstOf = "SANDBOXD_TEST_OWNERS_DIR", "SANDBOXD_TEST_OWNERS_FIRST"
 	if dir := os.Getenv(dirOf); dir != "" {
+		first, err := strconv.Atoi(os.Getenv(firstOf))
+		if err != nil {
+			t.Fatal(err)
+		}
 		r, err := OpenRoot(dir)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := r.ProveOwners(uint32(os.Geteuid())); err != nil {
-			t.Errorf("to itself: %v", err)
+		pool := sandboxd.UIDPool{First: uint32(first), Last: uint32(first) + 4}
+		one := sandboxd.UIDPool{First: pool.First, Last: pool.First}
+		if err := r.ProveOwners(one); err != nil {
+			t.Errorf("to the first: %v", err)
 		}
-		wst.WantClass(t, "to another user", r.ProveOwners(uint32(os.Geteuid())+1), sandboxd.ClassUnavailable)
+		wst.WantClass(t, "to each", r.ProveOwners(pool), sandboxd.ClassUnavailable)
 		left, err := os.ReadDir(filepath.Join(filepath.Dir(dir), "trash"))
 		if err != nil || len(left) != 0 {
 			t.Errorf("the proof left %v, %v", left, err)
@@ -132,32 +140,48 @@ func TestProveOwners(t *testing.T) {
 	}
 	captest.Root(t)
 	r, _ := testRoot(t)
-	if err := r.ProveOwners(200000, 265535); err != nil {
+	began := time.Now()
+	if err := r.ProveOwners(sandboxd.UIDPool{First: 200000, Last: 265535}); err != nil {
 		t.Errorf("root: %v", err)
 	}
-	// Below the temporary directory itself: those of a test are root's alone.
-	dir, err := os.MkdirTemp("", "owners-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	if err := os.Chown(dir, sandboxUID, sandboxUID); err != nil {
-		t.Fatal(err)
-	}
+	t.Logf("65536 users in %v", time.Since(began))
+
 	// The test's own program may lie where only root reaches it.
 	self, err := os.Open("/proc/self/exe")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer self.Close()
-	cmd := exec.Command("/proc/self/fd/3", "-test.run=^TestProveOwners$", "-test.v")
-	cmd.ExtraFiles = []*os.File{self}
-	cmd.Dir = "/"
-	cmd.Env = []string{dirOf + "=" + filepath.Join(dir, "workspaces")}
-	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: sandboxUID, Gid: sandboxUID}}
-	out, err := cmd.CombinedOutput()
-	if err != nil || !strings.Contains(string(out), "--- PASS: TestProveOwners") {
-		t.Errorf("as an ordinary user: %v\n%s", err, out)
+	const first, hole = 200000, 200002
+	holed := []syscall.SysProcIDMap{{ContainerID: 0, HostID: 0, Size: 1}, {ContainerID: first, HostID: first, Size: hole - first},
+		{ContainerID: hole + 1, HostID: hole + 1, Size: 100}}
+	for _, as := range []struct {
+		name  string
+		owner int
+		first int
+		attr  *syscall.SysProcAttr
+	}{
+		{"an ordinary user", sandboxUID, sandboxUID, &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: sandboxUID, Gid: sandboxUID}}},
+		{"root of a namespace with a hole", 0, first, &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUSER, UidMappings: holed, GidMappings: holed}},
+	} {
+		// Below the temporary directory itself: those of a test are root's alone.
+		dir, err := os.MkdirTemp("", "owners-")
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { os.RemoveAll(dir) })
+		if err := os.Chown(dir, as.owner, as.owner); err != nil {
+			t.Fatal(err)
+		}
+		cmd := exec.Command("/proc/self/fd/3", "-test.run=^TestProveOwners$", "-test.v")
+		cmd.ExtraFiles = []*os.File{self}
+		cmd.Dir = "/"
+		cmd.Env = []string{dirOf + "=" + filepath.Join(dir, "workspaces"), firstOf + "=" + strconv.Itoa(as.first)}
+		cmd.SysProcAttr = as.attr
+		out, err := cmd.CombinedOutput()
+		if err != nil || !strings.Contains(string(out), "--- PASS: TestProveOwners") {
+			t.Errorf("as %s: %v\n%s", as.name, err, out)
+		}
 	}
 }
 

@@ -71,10 +71,10 @@ func TestBoundary(t *testing.T) {
 	judge(t, "shell", b.probe(sandboxd.CommandSpec{Shell: "cd /tmp; (exec /workspace/prober)"}))
 	judge(t, "terminal", b.probe(sandboxd.CommandSpec{Argv: []string{"./prober"}, TTY: &sandboxd.TTY{Cols: 80, Rows: 24}}))
 	judge(t, "limits", b.probe(sandboxd.CommandSpec{Argv: []string{"./prober"}, Limits: sandboxd.CommandLimits{PIDs: 50, MemoryBytes: 128 << 20}}))
-	s.kill()
-	s.start()
+	s.Kill()
+	s.Start()
 	judge(t, "adopted", b.probe(direct))
-	if _, err := s.c.Stop(context.Background(), b.id); err != nil {
+	if _, err := s.C.Stop(context.Background(), b.id); err != nil {
 		t.Fatal(err)
 	}
 	judge(t, "started again", b.probe(direct))
@@ -89,8 +89,8 @@ func TestTheMachineIsNotThere(t *testing.T) {
 	out := newOutside(t)
 
 	// Its loopback is not the machine's, and no other address of the machine is near.
-	addresses := []string{s.addr, s.host}
-	_, port, err := net.SplitHostPort(s.addr)
+	addresses := []string{s.Addr, s.Host}
+	_, port, err := net.SplitHostPort(s.Addr)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -127,13 +127,13 @@ func TestTheMachineIsNotThere(t *testing.T) {
 	}
 
 	// Its files and processes are not there either.
-	for _, name := range []string{out.dir, s.data, filepath.Dir(s.data), "/root", "/etc/shadow", "/etc/sudoers", "/etc/ssh", "/boot", "/sys", "/sys/fs/cgroup", "/var/log", "/srv", "/mnt",
+	for _, name := range []string{out.dir, s.Data, filepath.Dir(s.Data), "/root", "/etc/shadow", "/etc/sudoers", "/etc/ssh", "/boot", "/sys", "/sys/fs/cgroup", "/var/log", "/srv", "/mnt",
 		"/home/" + os.Getenv("SUDO_USER") + "/.ssh", "/proc/1/root/etc/shadow", "/proc/" + fmt.Sprint(os.Getpid())} {
 		if got := b.run(sandboxd.CommandSpec{Argv: []string{"ls", "-la", name}}); got.ending.ExitCode == nil || *got.ending.ExitCode == 0 {
 			t.Errorf("%s is there: %+v", name, got)
 		}
 	}
-	if got := b.ok("cat /proc/[0-9]*/cmdline /proc/[0-9]*/environ 2>/dev/null | tr '\\0' '\\n'; env"); strings.Contains(got, "serve") || strings.Contains(got, s.data) || strings.Contains(got, s.key) || strings.Contains(got, "/nonexistent") {
+	if got := b.ok("cat /proc/[0-9]*/cmdline /proc/[0-9]*/environ 2>/dev/null | tr '\\0' '\\n'; env"); strings.Contains(got, "serve") || strings.Contains(got, s.Data) || strings.Contains(got, s.Key) || strings.Contains(got, "/nonexistent") {
 		t.Errorf("processes inside show the server: %q", got)
 	}
 	if got := b.ok("cat /proc/self/cgroup"); strings.Contains(got, b.id) || strings.Contains(got, "sandboxd") {
@@ -198,7 +198,7 @@ func TestTheInitHolds(t *testing.T) {
 	if got.stdout != "hunting\ntried true\n" {
 		t.Errorf("programs of running processes can be written: %+v", got)
 	}
-	before, err := s.c.Get(context.Background(), b.id)
+	before, err := s.C.Get(context.Background(), b.id)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -210,7 +210,7 @@ func TestTheInitHolds(t *testing.T) {
 	if got := b.ok("echo alive"); got != "alive\n" {
 		t.Errorf("after all that: %q", got)
 	}
-	after, err := s.c.Get(context.Background(), b.id)
+	after, err := s.C.Get(context.Background(), b.id)
 	if err != nil || after.Generation != before.Generation || after.State != sandboxd.StateRunning {
 		t.Errorf("after all that the sandbox is %+v, %v; it was %+v", after, err, before)
 	}
@@ -247,7 +247,7 @@ func TestNeighbours(t *testing.T) {
 	if got := b.ok("cat /tmp/x /dev/shm/x /workspace/x $HOME/x 2>/dev/null; ls /tmp /dev/shm /dev/mqueue /dev/pts; cat /proc/[0-9]*/cmdline | tr '\\0' ' '; a=MARK b=" + mark[5:] + "; grep -r $a-$b /proc/net/ /proc/sysvipc/ 2>/dev/null; true"); strings.Contains(got, mark) || strings.Contains(got, "sleep") {
 		t.Errorf("next door shows: %q", got)
 	}
-	for _, path := range []string{filepath.Join(s.data, "workspaces", "a", "workspace", "x"), "/workspace/../../a/workspace/x", "/proc/1/root/workspace/../../a/workspace/x", "/proc/1/cwd/x"} {
+	for _, path := range []string{filepath.Join(s.Data, "workspaces", "a", "workspace", "x"), "/workspace/../../a/workspace/x", "/proc/1/root/workspace/../../a/workspace/x", "/proc/1/cwd/x"} {
 		if got := b.shell("cat " + path); strings.Contains(got.stdout, mark) {
 			t.Errorf("next door reads %s", path)
 		}
@@ -257,7 +257,7 @@ func TestNeighbours(t *testing.T) {
 	}
 	b.shell("kill -9 -1")
 	for name, id := range victims {
-		if cmd, err := s.c.GetCommand(context.Background(), a.id, id); err != nil || cmd.Ending != nil {
+		if cmd, err := s.C.GetCommand(context.Background(), a.id, id); err != nil || cmd.Ending != nil {
 			t.Errorf("%s did not survive the neighbour: %+v, %v", name, cmd.Ending, err)
 		}
 	}
@@ -265,7 +265,7 @@ func TestNeighbours(t *testing.T) {
 		t.Errorf("the killer is %q", got)
 	}
 	// What one leaves behind, the next one with that key does not find.
-	if err := s.c.Delete(context.Background(), a.id); err != nil {
+	if err := s.C.Delete(context.Background(), a.id); err != nil {
 		t.Fatal(err)
 	}
 	next := s.open(sandboxd.OpenRequest{Key: "a"})

@@ -21,7 +21,7 @@ import (
 // that is well-formed, so that nothing but the ids and the secret can be at fault.
 type route struct{ method, path, body string }
 
-func (s *server) routes() []route {
+func (s *target) routes() []route {
 	s.t.Helper()
 	var document struct {
 		Paths map[string]map[string]json.RawMessage
@@ -77,26 +77,26 @@ func TestStrangersGetNothing(t *testing.T) {
 	b := s.open(sandboxd.OpenRequest{Key: "mine"})
 	b.ok("echo " + canary + " >a")
 	command := b.begin(sandboxd.CommandSpec{ID: "long", Argv: []string{"sleep", "1000"}, Background: true})
-	hostToken := s.secret("host-token")
+	hostToken := s.Secret("host-token")
 	routes := s.routes()
 	for _, test := range []struct {
 		name, addr, token string
 		header            map[string]string
 		want              int
 	}{
-		{"no secret", s.addr, "-", nil, 401},
-		{"a wrong secret", s.addr, "sk_wrong", nil, 401},
-		{"a prefix of the secret", s.addr, s.key[:len(s.key)-1], nil, 401},
-		{"the secret and more", s.addr, s.key + "x", nil, 401},
-		{"the host token", s.addr, hostToken, nil, 401},
-		{"the host token in its own header", s.addr, "-", map[string]string{"X-Sandbox-Token": hostToken}, 401},
-		{"another scheme", s.addr, "-", map[string]string{"Authorization": "Basic " + s.key}, 401},
-		{"a cookie", s.addr, "-", map[string]string{"Cookie": "token=" + s.key}, 401},
-		{"the API key at the host's listener", s.host, s.key, nil, 401},
-		{"no secret at the host's listener", s.host, "-", nil, 401},
-		{"a page of another origin", s.addr, s.key, map[string]string{"Origin": "http://evil.example"}, 403},
-		{"a page of no origin", s.addr, s.key, map[string]string{"Origin": "null"}, 403},
-		{"a name that was bound to this address", s.addr, s.key, map[string]string{"Host": "evil.example"}, 403},
+		{"no secret", s.Addr, "-", nil, 401},
+		{"a wrong secret", s.Addr, "sk_wrong", nil, 401},
+		{"a prefix of the secret", s.Addr, s.Key[:len(s.Key)-1], nil, 401},
+		{"the secret and more", s.Addr, s.Key + "x", nil, 401},
+		{"the host token", s.Addr, hostToken, nil, 401},
+		{"the host token in its own header", s.Addr, "-", map[string]string{"X-Sandbox-Token": hostToken}, 401},
+		{"another scheme", s.Addr, "-", map[string]string{"Authorization": "Basic " + s.Key}, 401},
+		{"a cookie", s.Addr, "-", map[string]string{"Cookie": "token=" + s.Key}, 401},
+		{"the API key at the host's listener", s.Host, s.Key, nil, 401},
+		{"no secret at the host's listener", s.Host, "-", nil, 401},
+		{"a page of another origin", s.Addr, s.Key, map[string]string{"Origin": "http://evil.example"}, 403},
+		{"a page of no origin", s.Addr, s.Key, map[string]string{"Origin": "null"}, 403},
+		{"a name that was bound to this address", s.Addr, s.Key, map[string]string{"Host": "evil.example"}, 403},
 	} {
 		for _, r := range routes {
 			in := r.at(b.id, command)
@@ -105,20 +105,20 @@ func TestStrangersGetNothing(t *testing.T) {
 			if got.status != test.want {
 				t.Errorf("%s: %s %s: %d %.200s", test.name, r.method, r.path, got.status, got.body)
 			}
-			for _, secret := range []string{s.key, hostToken, canary, b.id} {
+			for _, secret := range []string{s.Key, hostToken, canary, b.id} {
 				if bytes.Contains(got.body, []byte(secret)) {
 					t.Errorf("%s: %s %s shows a secret: %s", test.name, r.method, r.path, got.body)
 				}
 			}
 		}
 	}
-	if got := s.must(request{method: "GET", path: "/v1/sandboxes?token=" + s.key, token: "-"}); got.status != 401 {
+	if got := s.must(request{method: "GET", path: "/v1/sandboxes?token=" + s.Key, token: "-"}); got.status != 401 {
 		t.Errorf("a secret in the address: %d", got.status)
 	}
-	if list, err := s.c.List(context.Background(), ""); err != nil || len(list) != 1 || list[0].State != sandboxd.StateRunning {
+	if list, err := s.C.List(context.Background(), ""); err != nil || len(list) != 1 || list[0].State != sandboxd.StateRunning {
 		t.Errorf("afterwards there are %+v, %v", list, err)
 	}
-	if cmd, err := s.c.GetCommand(context.Background(), b.id, command); err != nil || cmd.Ending != nil {
+	if cmd, err := s.C.GetCommand(context.Background(), b.id, command); err != nil || cmd.Ending != nil {
 		t.Errorf("the command: %+v, %v", cmd, err)
 	}
 	b.stop(command)
@@ -186,7 +186,7 @@ func TestIDsNameNothingElse(t *testing.T) {
 	if got := a.run(sandboxd.CommandSpec{Argv: []string{"pwd"}, Cwd: "../../.."}); got.ending.Cause == sandboxd.CauseExit && got.stdout != "/\n" && !strings.HasPrefix(got.stdout, "/workspace") {
 		t.Errorf("a directory above the workspace is %q", got.stdout)
 	}
-	if list, err := s.c.List(context.Background(), ""); err != nil || len(list) != 2 {
+	if list, err := s.C.List(context.Background(), ""); err != nil || len(list) != 2 {
 		t.Errorf("there are %+v, %v", list, err)
 	}
 	b.stop(theirs)
@@ -198,20 +198,20 @@ func TestFilesOfTheServerAreClosed(t *testing.T) {
 	b := s.open(sandboxd.OpenRequest{Key: "mine", Env: map[string]string{"A": "b"}})
 	b.ok("echo x")
 	for _, name := range []string{"token", "host-token"} {
-		info, err := os.Stat(filepath.Join(s.data, name))
+		info, err := os.Stat(filepath.Join(s.Data, name))
 		if err != nil || info.Mode() != 0o600 {
 			t.Errorf("%s has mode %v, %v", name, info.Mode(), err)
 		}
-		if secret := s.secret(name); len(secret) < 32 {
+		if secret := s.Secret(name); len(secret) < 32 {
 			t.Errorf("%s has %d characters", name, len(secret))
 		}
 	}
-	if info, err := os.Stat(s.data); err != nil || info.Mode().Perm() != 0o700 {
+	if info, err := os.Stat(s.Data); err != nil || info.Mode().Perm() != 0o700 {
 		t.Errorf("the data directory has mode %v, %v", info.Mode(), err)
 	}
 	// One door is not all: below it, too, whoever is not root stops at the next. The
 	// init is no secret, and sandboxes run it.
-	err := filepath.WalkDir(s.data, func(name string, entry fs.DirEntry, err error) error {
+	err := filepath.WalkDir(s.Data, func(name string, entry fs.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}
@@ -220,10 +220,10 @@ func TestFilesOfTheServerAreClosed(t *testing.T) {
 			return err
 		}
 		switch {
-		case name == filepath.Join(s.data, "bin"):
+		case name == filepath.Join(s.Data, "bin"):
 			return filepath.SkipDir
 		case entry.IsDir() && info.Mode().Perm()&0o077 == 0:
-			if name != s.data {
+			if name != s.Data {
 				return filepath.SkipDir
 			}
 		case entry.Type()&fs.ModeSymlink == 0 && info.Mode().Perm()&0o077 != 0:
@@ -240,7 +240,7 @@ func TestSecretsStaySecret(t *testing.T) {
 	s := serve(t)
 	ctx := context.Background()
 	const ofEnv, ofCommandEnv, ofStdin, ofFile, ofLabel, ofArgument = "CANARY-env-81c", "CANARY-cenv-27d", "CANARY-stdin-4fe", "CANARY-file-93b", "CANARY-label-60a", "CANARY-arg-5b5"
-	secrets := []string{ofEnv, ofCommandEnv, ofStdin, ofFile, s.key, s.secret("host-token")}
+	secrets := []string{ofEnv, ofCommandEnv, ofStdin, ofFile, s.Key, s.Secret("host-token")}
 	shown := func(where string, text []byte, of ...string) {
 		t.Helper()
 		for _, secret := range of {
@@ -287,7 +287,7 @@ func TestSecretsStaySecret(t *testing.T) {
 	failing("a file as a directory", request{method: "PUT", path: query(b, "/files", "file/"+ofArgument, ""), body: strings.NewReader(ofFile)})
 	failing("an archive", request{method: "PUT", path: query(b, "/files/tar", "x", ""), body: strings.NewReader(strings.Repeat(ofFile, 1000))})
 	failing("a wrong secret", request{method: "GET", path: "/v1/sandboxes", token: ofArgument})
-	failing("the host token", request{method: "GET", path: "/v1/sandboxes", token: s.secret("host-token")})
+	failing("the host token", request{method: "GET", path: "/v1/sandboxes", token: s.Secret("host-token")})
 	failing("input after the end", post(b.path("/commands/held/stdin?eof=maybe"+ofArgument), ofStdin))
 	failing("a signal", post(b.path("/commands/held/signal"), `{"signal":"`+ofArgument+`"}`))
 
@@ -305,7 +305,7 @@ func TestSecretsStaySecret(t *testing.T) {
 			}
 		}
 		for _, name := range []string{"environ", "cmdline"} {
-			raw, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(s.cmd.Process.Pid), name))
+			raw, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(s.PID()), name))
 			if err != nil {
 				t.Error(err)
 			}
@@ -313,23 +313,23 @@ func TestSecretsStaySecret(t *testing.T) {
 		}
 	}
 	arguments("running")
-	s.kill()
-	s.start()
+	s.Kill()
+	s.Start()
 	arguments("after a restart")
 	failing("a start of the same id", post(b.path("/commands"), `{"command_id":"held","argv":["`+ofArgument+`"]}`))
 	b.stop(held)
-	if err := s.c.Delete(ctx, b.id); err != nil {
+	if err := s.C.Delete(ctx, b.id); err != nil {
 		t.Fatal(err)
 	}
 	failing("a deleted sandbox", post(b.path("/exec"), `{"argv":["`+ofArgument+`"]}`))
-	shown("the server's log", []byte(s.log.String()), append([]string{ofLabel, ofArgument}, secrets...)...)
+	shown("the server's log", []byte(s.Log.String()), append([]string{ofLabel, ofArgument}, secrets...)...)
 
 	// Nothing has kept them beyond the end of the server, which folds the write-ahead
 	// log of its database.
-	s.emptied()
-	s.end()
-	err := filepath.WalkDir(s.data, func(name string, entry fs.DirEntry, err error) error {
-		if err != nil || !entry.Type().IsRegular() || filepath.Dir(name) == s.data {
+	s.Emptied()
+	s.End()
+	err := filepath.WalkDir(s.Data, func(name string, entry fs.DirEntry, err error) error {
+		if err != nil || !entry.Type().IsRegular() || filepath.Dir(name) == s.Data {
 			return err
 		}
 		raw, err := os.ReadFile(name)
@@ -339,7 +339,7 @@ func TestSecretsStaySecret(t *testing.T) {
 	if err != nil {
 		t.Error(err)
 	}
-	s.start()
+	s.Start()
 }
 
 func TestAnswersCarryNoForeignHeader(t *testing.T) {

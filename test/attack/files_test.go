@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"sandboxd"
+	"sandboxd/test/server"
 )
 
 // canary is content that only files outside of a sandbox have, and part of their
@@ -257,19 +258,19 @@ func TestLinksLeadNowhere(t *testing.T) {
 	neighbour := s.open(sandboxd.OpenRequest{Key: "neighbour"})
 	neighbour.ok("mkdir sub n && for f in canary f sub/canary n/canary; do echo " + canary + " >$f; done; chmod -R 777 .")
 	b := s.open(sandboxd.OpenRequest{Key: "attacker"})
-	out := newOutside(t, filepath.Join(s.data, "token"), filepath.Join(s.data, "host-token"),
-		filepath.Join(s.data, "workspaces", "neighbour", "workspace", "canary"),
-		filepath.Join(s.data, "workspaces", "attacker", "meta.json"))
+	out := newOutside(t, filepath.Join(s.Data, "token"), filepath.Join(s.Data, "host-token"),
+		filepath.Join(s.Data, "workspaces", "neighbour", "workspace", "canary"),
+		filepath.Join(s.Data, "workspaces", "attacker", "meta.json"))
 	up := strings.Repeat("../", 40)
 	dirs := map[string]string{ // link to a directory outside
 		"absolute": out.dir, "relative": up + out.dir[1:], "by-proc-self": "/proc/self/root" + out.dir,
 		"by-proc-1": "/proc/1/root" + out.dir, "by-thread": "/proc/thread-self/root" + out.dir, "by-cwd": "/proc/self/cwd/" + up + out.dir[1:],
-		"neighbour": "../../neighbour/workspace", "neighbour-absolute": filepath.Join(s.data, "workspaces", "neighbour", "workspace"),
+		"neighbour": "../../neighbour/workspace", "neighbour-absolute": filepath.Join(s.Data, "workspaces", "neighbour", "workspace"),
 		"by-workspace": "/workspace/../" + up + out.dir[1:], "by-link": "sub/up/up/up/" + up + out.dir[1:], "host-side": "..",
 	}
 	plant := "mkdir -p sub/deep && ln -sfn .. sub/up && ln -sfn loop-b loop-a && ln -sfn loop-a loop-b && ln -sfn self self\n" +
 		"ln -sfn /nowhere/at/all dangling && ln -sfn " + out.dir + "/new dangling-outside && ln -sfn /proc/self/fd/3 by-descriptor\n" +
-		"ln -sfn " + s.data + "/token token && ln -sfn ../meta.json meta && rm -rf taken given && echo x >given\n"
+		"ln -sfn " + s.Data + "/token token && ln -sfn ../meta.json meta && rm -rf taken given && echo x >given\n"
 	for name, target := range dirs {
 		plant += "ln -sfn " + target + " " + name + " && ln -sfn " + target + "/canary " + name + "-file\n"
 	}
@@ -289,7 +290,7 @@ func TestLinksLeadNowhere(t *testing.T) {
 	staysInside := func(path string) bool {
 		return !strings.Contains(strings.TrimSuffix(path, "/"), "/") || path == "sub/up/../meta.json"
 	}
-	secrets := []string{canary, s.key, s.secret("host-token"), "created_at"}
+	secrets := []string{canary, s.Key, s.Secret("host-token"), "created_at"}
 	b.ok(plant)
 	tried := 0
 	for _, a := range acts() {
@@ -324,15 +325,15 @@ func TestLinksLeadNowhere(t *testing.T) {
 	}
 	t.Logf("%d attempts", tried)
 	// All of it goes with the sandbox, and nothing else does.
-	if err := s.c.Delete(context.Background(), b.id); err != nil {
+	if err := s.C.Delete(context.Background(), b.id); err != nil {
 		t.Fatal(err)
 	}
-	until(t, "the attacker's workspace is gone", 10*time.Second, func() bool {
-		_, err := os.Lstat(filepath.Join(s.data, "workspaces", "attacker"))
+	server.Until(t, "the attacker's workspace is gone", 10*time.Second, func() bool {
+		_, err := os.Lstat(filepath.Join(s.Data, "workspaces", "attacker"))
 		return os.IsNotExist(err)
 	})
 	out.more = out.more[:3]
-	delete(out.before, filepath.Join(s.data, "workspaces", "attacker", "meta.json"))
+	delete(out.before, filepath.Join(s.Data, "workspaces", "attacker", "meta.json"))
 	out.unchanged("the delete of the sandbox")
 }
 
@@ -376,17 +377,17 @@ func TestAFlippingSandboxNeverReachesOutside(t *testing.T) {
 		out.unchanged(a.name)
 	}
 	t.Logf("%d requests, %d of them succeeded", tried, passed)
-	if cmd, err := s.c.GetCommand(context.Background(), b.id, flipper); err != nil || cmd.Ending != nil {
+	if cmd, err := s.C.GetCommand(context.Background(), b.id, flipper); err != nil || cmd.Ending != nil {
 		t.Errorf("the flipper did not flip to the end: %+v, %v", cmd, err)
 	}
 	if passed == 0 || passed == tried {
 		t.Error("the routes and the flipper never met")
 	}
 	// The delete meets the flipper too.
-	if err := s.c.Delete(context.Background(), b.id); err != nil {
+	if err := s.C.Delete(context.Background(), b.id); err != nil {
 		t.Fatal(err)
 	}
-	s.emptied()
+	s.Emptied()
 	out.unchanged("the delete of the sandbox")
 }
 
@@ -398,7 +399,7 @@ func TestPlantedThingsBlockNothing(t *testing.T) {
 	b.ok("mkfifo fifo && ./intruder socket sock && truncate -s 1T sparse && (mkdir crowd && cd crowd && ../intruder many 40000) && " +
 		"mkdir pit && (cd pit && ../intruder deep 3000) && mkdir closed && echo x >closed/f && chmod 000 closed && echo secret >mute && chmod 000 mute && " +
 		"echo linked >one && ln one two && ln -s /dev/zero zero && ln -s /proc/self/mem mem")
-	before := s.rss()
+	before := s.RSS()
 	quick := func(what string, limit time.Duration, in request) answer {
 		t.Helper()
 		began := time.Now()
@@ -433,7 +434,7 @@ func TestPlantedThingsBlockNothing(t *testing.T) {
 		quick(route, 5*time.Second, request{method: "GET", path: query(b, route, "", "&recursive=true")[:len(query(b, route, "", ""))]})
 	}
 	if got := quick("the walk", 10*time.Second, request{method: "GET", path: query(b, "/files/walk", "", "")}); !bytes.Contains(got.body, []byte(`"end"`)) {
-		t.Errorf("the walk: %d, the last bytes %q", got.status, tail(string(got.body)))
+		t.Errorf("the walk: %d, the last bytes %q", got.status, server.Tail(string(got.body)))
 	}
 	for _, search := range []string{"/files/grep?pattern=secret", "/files/grep?pattern=x&context=20", "/files/glob?pattern=**/f"} {
 		if got := quick("a search", 10*time.Second, request{method: "GET", path: b.path(search)}); got.status != 200 {
@@ -454,7 +455,7 @@ func TestPlantedThingsBlockNothing(t *testing.T) {
 	if err != nil || tarred.status >= 500 {
 		t.Errorf("the tar: %d, %v", tarred.status, err)
 	}
-	if grown := s.rss() - before; grown > 256<<20 {
+	if grown := s.RSS() - before; grown > 256<<20 {
 		t.Errorf("the server grew by %d MiB", grown>>20)
 	}
 	for _, name := range []string{"pit", "crowd", "closed", "fifo", "sock", "sparse"} {
@@ -550,7 +551,7 @@ func TestHostileArchives(t *testing.T) {
 		}
 		out.unchanged(test.name)
 	}
-	if left, _ := filepath.Glob(filepath.Join(s.data, "workspaces", "unpack", "*")); len(left) != 3 {
+	if left, _ := filepath.Glob(filepath.Join(s.Data, "workspaces", "unpack", "*")); len(left) != 3 {
 		t.Errorf("beside the workspace there is %v", left)
 	}
 	if left := b.ok("find . -name '.*' -not -name . ; find . -type b -o -type c; cat in/big 2>/dev/null | wc -c"); left != "0\n" {
@@ -558,7 +559,7 @@ func TestHostileArchives(t *testing.T) {
 	}
 
 	// Modes and owners of an archive give nothing.
-	raw, err := os.ReadFile(intruder)
+	raw, err := os.ReadFile(server.Program("intruder"))
 	if err != nil {
 		t.Fatal(err)
 	}

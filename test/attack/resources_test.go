@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -16,6 +17,7 @@ import (
 	"time"
 
 	"sandboxd"
+	"sandboxd/test/server"
 )
 
 // tempo runs a small command again and again, for at least d and 30 times, and
@@ -64,7 +66,7 @@ func TestResourceAttacksStayAtHome(t *testing.T) {
 	} {
 		b := s.open(sandboxd.OpenRequest{Limits: small})
 		spec := sandboxd.CommandSpec{Shell: attack.shell, Background: true, OutputLimit: 8 << 20}
-		before := s.rss()
+		before := s.RSS()
 		id := b.begin(spec)
 		b.says(id, attack.ready)
 		// The goal is 3x. A short sample jitters on a machine that also runs other
@@ -83,7 +85,7 @@ func TestResourceAttacksStayAtHome(t *testing.T) {
 		if took := b.stop(id); took > time.Second {
 			t.Errorf("%s: stop took %v", attack.name, took)
 		}
-		if grown := s.rss() - before; grown > 128<<20 {
+		if grown := s.RSS() - before; grown > 128<<20 {
 			t.Errorf("%s: the server grew by %d MiB", attack.name, grown>>20)
 		}
 		if got := b.run(sandboxd.CommandSpec{Argv: []string{"echo", "alive"}}); got.stdout != "alive\n" {
@@ -92,30 +94,52 @@ func TestResourceAttacksStayAtHome(t *testing.T) {
 		if got := b.ok("ps -eo pid= | wc -l; ls /proc | grep -c '^[0-9]'"); len(got) > 6 {
 			t.Errorf("%s: processes are left: %q", attack.name, got)
 		}
-		if err := s.c.Delete(context.Background(), b.id); err != nil {
+		if err := s.C.Delete(context.Background(), b.id); err != nil {
 			t.Errorf("%s: delete: %v", attack.name, err)
 		}
+		server.Until(t, attack.name+": nothing is left of it", 5*time.Second, func() bool {
+			groups := server.Groups(s.Data)
+			return len(server.Processes(b.id)) == 0 && !slices.ContainsFunc(groups, func(dir string) bool { return strings.Contains(dir, b.id) })
+		})
 	}
 }
 
 // The kernel has one number of terminals for the whole machine.
 func TestTerminalsOfOneSandboxAreNotAll(t *testing.T) {
 	s := serve(t)
+	used := terminalsInUse(t)
 	greedy, other := s.open(sandboxd.OpenRequest{}), s.open(sandboxd.OpenRequest{})
 	id := greedy.begin(sandboxd.CommandSpec{Shell: "for i in 1 2 3; do ./intruder terminals 2000 & done; wait", Background: true})
-	until(t, "the terminals are taken", 20*time.Second, func() bool {
+	server.Until(t, "the terminals are taken", 20*time.Second, func() bool {
 		got, err := s.send(request{method: "GET", path: greedy.path("/commands/" + id + "/output")})
 		return err == nil && bytes.Count(got.body, []byte("terminals")) >= 3
 	})
 	if got := other.run(sandboxd.CommandSpec{Argv: []string{"tty"}, TTY: &sandboxd.TTY{Cols: 80, Rows: 24}}); !strings.Contains(got.stdout, "/dev/pts/") {
 		t.Errorf("a neighbour gets no terminal any more: %+v", got)
 	}
-	if _, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0); err != nil {
+	if f, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0); err != nil {
 		t.Errorf("the machine gets no terminal any more: %v", err)
+	} else {
+		f.Close()
 	}
 	if took := greedy.stop(id); took > time.Second {
 		t.Errorf("stop took %v", took)
 	}
+	server.Until(t, "the terminals are given back", 5*time.Second, func() bool { return terminalsInUse(t) <= used })
+}
+
+// terminalsInUse counts those of the whole machine.
+func terminalsInUse(t *testing.T) int {
+	t.Helper()
+	raw, err := os.ReadFile("/proc/sys/kernel/pty/nr")
+	if err != nil {
+		t.Fatal(err)
+	}
+	n, err := strconv.Atoi(strings.TrimSpace(string(raw)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
 }
 
 func TestOutputThatNobodyReadsIsBounded(t *testing.T) {
@@ -123,11 +147,11 @@ func TestOutputThatNobodyReadsIsBounded(t *testing.T) {
 	s := serve(t)
 	b := s.open(sandboxd.OpenRequest{})
 	size := func() (total int64) {
-		names, err := filepath.Glob(filepath.Join(s.data, "journal", b.id, "*", "*"))
+		names, err := filepath.Glob(filepath.Join(s.Data, "journal", b.id, "*", "*"))
 		if err != nil {
 			t.Fatal(err)
 		}
-		more, err := filepath.Glob(filepath.Join(s.data, "journal", b.id, "*"))
+		more, err := filepath.Glob(filepath.Join(s.Data, "journal", b.id, "*"))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -139,8 +163,8 @@ func TestOutputThatNobodyReadsIsBounded(t *testing.T) {
 		return total
 	}
 	id := b.begin(sandboxd.CommandSpec{Argv: []string{"./intruder", "flood"}, Background: true, OutputLimit: 4 << 20})
-	until(t, "much was written", 40*time.Second, func() bool {
-		cmd, err := s.c.GetCommand(context.Background(), b.id, id)
+	server.Until(t, "much was written", 40*time.Second, func() bool {
+		cmd, err := s.C.GetCommand(context.Background(), b.id, id)
 		return err == nil && cmd.Offset > 64<<20
 	})
 	if got := size(); got == 0 || got > 16<<20 {
@@ -158,12 +182,12 @@ func TestManySmallCommands(t *testing.T) {
 	s := serve(t)
 	b := s.open(sandboxd.OpenRequest{})
 	const commands, workers = 1000, 16
-	began, before := time.Now(), s.rss()
+	began, before := time.Now(), s.RSS()
 	var wg sync.WaitGroup
 	for w := range workers {
 		wg.Go(func() {
 			for i := range commands / workers {
-				_, _, err := s.c.StartCommand(context.Background(), b.id, sandboxd.CommandSpec{ID: fmt.Sprintf("c-%d-%d", w, i), Argv: []string{"echo", "x"}, Background: true})
+				_, _, err := s.C.StartCommand(context.Background(), b.id, sandboxd.CommandSpec{ID: fmt.Sprintf("c-%d-%d", w, i), Argv: []string{"echo", "x"}, Background: true})
 				// A refusal that says "later" is an answer; a broken server is none.
 				if class := sandboxd.ClassOf(err); err != nil && !class.Retryable() {
 					t.Errorf("command %d of %d: %v", i, w, err)
@@ -172,14 +196,14 @@ func TestManySmallCommands(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	until(t, "all commands ended", 30*time.Second, func() bool {
-		list, err := s.c.ListCommands(context.Background(), b.id)
+	server.Until(t, "all commands ended", 30*time.Second, func() bool {
+		list, err := s.C.ListCommands(context.Background(), b.id)
 		if err != nil {
 			t.Fatal(err)
 		}
 		return !slices.ContainsFunc(list, func(c sandboxd.Command) bool { return c.Ending == nil })
 	})
-	list, err := s.c.ListCommands(context.Background(), b.id)
+	list, err := s.C.ListCommands(context.Background(), b.id)
 	if err != nil || len(list) < commands/workers*workers {
 		t.Errorf("%d commands are known, %v", len(list), err)
 	}
@@ -189,7 +213,7 @@ func TestManySmallCommands(t *testing.T) {
 			break
 		}
 	}
-	t.Logf("%d commands in %v; the server grew by %d MiB", len(list), time.Since(began), (s.rss()-before)>>20)
+	t.Logf("%d commands in %v; the server grew by %d MiB", len(list), time.Since(began), (s.RSS()-before)>>20)
 }
 
 func TestHugeRequests(t *testing.T) {
@@ -209,7 +233,7 @@ func TestHugeRequests(t *testing.T) {
 	for i := range 2000 {
 		many[fmt.Sprintf("V%d", i)] = ""
 	}
-	before := s.rss()
+	before := s.RSS()
 	for name, spec := range map[string]sandboxd.CommandSpec{
 		"much environment": {Argv: []string{"true"}, Env: env}, "many arguments": {Argv: append([]string{"true"}, wide...)},
 		"one large argument": {Argv: []string{"true", large + large}}, "too many variables": {Argv: []string{"true"}, Env: many},
@@ -238,7 +262,7 @@ func TestHugeRequests(t *testing.T) {
 			t.Errorf("%s: %d %.200s", name, got.status, got.body)
 		}
 	}
-	if grown := s.rss() - before; grown > 300<<20 {
+	if grown := s.RSS() - before; grown > 300<<20 {
 		t.Errorf("the server grew by %d MiB", grown>>20)
 	}
 	if got := b.ok("echo alive"); got != "alive\n" {
@@ -263,7 +287,7 @@ func TestSlowCallers(t *testing.T) {
 		"PUT " + b.path("/files?path=slow") + " HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 1000000\r\n\r\nx",
 		"POST /v1/sandboxes HTTP/1.1\r\nHost: 127.0.0.1\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nab"}
 	for i := range 400 {
-		conn, err := net.DialTimeout("tcp", s.addr, 5*time.Second)
+		conn, err := net.DialTimeout("tcp", s.Addr, 5*time.Second)
 		if err != nil {
 			t.Fatalf("connection %d: %v", i, err)
 		}
@@ -313,7 +337,7 @@ func TestSearchesAndWatchesStayAtHome(t *testing.T) {
 	b.ok("mkdir many && cd many && for i in $(seq 2000); do mkdir $i; done; cd .. && head -c 40000 /dev/zero | tr '\\0' a >line && for i in $(seq 500); do cat line; echo; done >slow && truncate -s 1T sparse")
 	churn := b.begin(sandboxd.CommandSpec{Background: true, Shell: "echo go; ./intruder flip /tmp & cd many; while :; do mkdir n; mv 1 n; mv n/1 1; rmdir n; mv 2 x; mv x 2; done"})
 	b.says(churn, "go")
-	before := s.rss()
+	before := s.RSS()
 	ctx, cancel := context.WithCancel(context.Background())
 	var all sync.WaitGroup
 	var searches, told atomic.Int64
@@ -341,14 +365,14 @@ func TestSearchesAndWatchesStayAtHome(t *testing.T) {
 			}
 		})
 	}
-	until(t, "searches and events", 20*time.Second, func() bool { return searches.Load() > 0 && told.Load() > 0 })
+	server.Until(t, "searches and events", 20*time.Second, func() bool { return searches.Load() > 0 && told.Load() > 0 })
 	median, p99 := quiet.tempo(2 * time.Second)
 	t.Logf("idle: median %v, p99 %v; beside them %v (%.1fx), %v (%.1fx); %d searches, %d events", idleMedian, idle, median, float64(median)/float64(idleMedian),
 		p99, float64(p99)/float64(idle), searches.Load(), told.Load())
 	if p99 > 3*idle && p99 > 400*time.Millisecond {
 		t.Errorf("the neighbour's p99 is %v, idle %v", p99, idle)
 	}
-	if grown := s.rss() - before; grown > 128<<20 {
+	if grown := s.RSS() - before; grown > 128<<20 {
 		t.Errorf("the server grew by %d MiB", grown>>20)
 	}
 	cancel()

@@ -5,106 +5,41 @@
 package attack
 
 import (
-	"bufio"
-	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
-	"os/exec"
-	"path/filepath"
-	"strconv"
 	"strings"
-	"sync"
-	"syscall"
 	"testing"
 	"time"
 
 	"sandboxd"
-	"sandboxd/client"
 	"sandboxd/internal/captest"
+	"sandboxd/test/server"
 )
 
-// The programs under test and of the tests, built once.
-var binary, intruder, prober string
-
 func TestMain(m *testing.M) {
-	os.Exit(func() int {
-		dir, err := os.MkdirTemp("", "sandboxd-attack-")
-		if err != nil {
-			panic(err)
-		}
-		defer os.RemoveAll(dir)
-		if err := build(dir); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			return 1
-		}
-		return m.Run()
-	}())
+	os.Exit(server.Main(m, "./test/attack/intruder", "./internal/isolate/prober"))
 }
 
-func build(dir string) error {
-	wd, err := os.Getwd()
-	if err != nil {
-		return err
-	}
-	repository := filepath.Dir(filepath.Dir(wd))
-	binary, intruder, prober = filepath.Join(dir, "sandboxd"), filepath.Join(dir, "intruder"), filepath.Join(dir, "prober")
-	for _, step := range [][2]string{
-		{"internal/driver/process/initbin/init", "./cmd/init"}, {binary, "./cmd/sandboxd"},
-		{intruder, "./test/attack/intruder"}, {prober, "./internal/isolate/prober"},
-	} {
-		cmd := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", step[0], step[1])
-		cmd.Dir = repository
-		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-		if out, err := cmd.CombinedOutput(); err != nil {
-			return fmt.Errorf("go build %s: %w\n%s", step[1], err, out)
-		}
-	}
-	return nil
-}
-
-// record keeps what a process writes.
-type record struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (r *record) Write(p []byte) (int, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.buf.Write(p)
-}
-
-func (r *record) String() string {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.buf.String()
-}
-
-// server is one data directory and the process that serves it now.
-type server struct {
-	t    testing.TB
-	data string
-	addr string // of the control listener
-	host string // of the host listener
-	log  *record
-	cmd  *exec.Cmd
-	dead chan struct{}
-	c    *client.Client
-	key  string
+// target is the server under attack.
+type target struct {
+	*server.Instance
+	t testing.TB
 }
 
 // serve starts a server that the end of the test ends, with all its sandboxes.
-func serve(t testing.TB) *server {
+func serve(t testing.TB) *target {
 	t.Helper()
-	captest.Root(t)
-	s := &server{t: t, data: filepath.Join(t.TempDir(), "data"), addr: freeAddress(t), host: freeAddress(t), log: &record{}}
-	s.start()
-	t.Cleanup(s.finish)
+	s := &target{Instance: server.New(t, server.Options{Args: []string{"--max-sandboxes", "100"}, Host: true}), t: t}
+	s.Start()
+	t.Cleanup(plain.CloseIdleConnections) // before the server is looked at
+	t.Cleanup(func() {
+		if !s.Alive() {
+			t.Errorf("the server did not survive the test: %s", s.Log.Tail())
+		}
+	})
 	return s
 }
 
@@ -113,169 +48,6 @@ func long(t testing.TB) {
 	t.Helper()
 	if testing.Short() {
 		captest.Need(t, "patience", false, "not in the short run: make test")
-	}
-}
-
-func freeAddress(t testing.TB) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().String()
-}
-
-func (s *server) start() {
-	s.t.Helper()
-	s.cmd = exec.Command(binary, "serve", "--data", s.data, "--listen", s.addr, "--host-listen", s.host, "--driver", "process", "--max-sandboxes", "50")
-	s.cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=/nonexistent", "TMPDIR=" + os.TempDir()}
-	s.cmd.Stderr = s.log
-	// Its own process group: a signal to the test's group is not the server's.
-	s.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	stdout, err := s.cmd.StdoutPipe()
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	if err := s.cmd.Start(); err != nil {
-		s.t.Fatal(err)
-	}
-	lines, dead, cmd := bufio.NewReader(stdout), make(chan struct{}), s.cmd
-	s.dead = dead
-	first, err := lines.ReadString('\n')
-	go func() {
-		_, _ = io.Copy(io.Discard, lines)
-		_ = cmd.Wait()
-		close(dead)
-	}()
-	if err != nil || !strings.Contains(first, s.addr) {
-		_ = cmd.Process.Kill()
-		<-dead
-		s.t.Fatalf("the server said %q: %s", first, s.log)
-	}
-	s.key = s.secret("token")
-	if s.c, err = client.New("http://"+s.addr, s.key); err != nil {
-		s.t.Fatal(err)
-	}
-}
-
-func (s *server) secret(file string) string {
-	s.t.Helper()
-	raw, err := os.ReadFile(filepath.Join(s.data, file))
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	return strings.TrimSpace(string(raw))
-}
-
-// kill ends the server as a crash does.
-func (s *server) kill() {
-	_ = s.cmd.Process.Kill()
-	<-s.dead
-	s.c.Close()
-}
-
-// alive says whether the server has not ended.
-func (s *server) alive() bool {
-	select {
-	case <-s.dead:
-		return false
-	default:
-		return true
-	}
-}
-
-func (s *server) finish() {
-	if !s.alive() {
-		s.t.Errorf("the server did not survive the test: %s", tail(s.log.String()))
-		s.start()
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
-	defer cancel()
-	list, err := s.c.List(ctx, "")
-	if err != nil {
-		s.t.Errorf("list at the end: %v", err)
-	}
-	for _, sb := range list {
-		if err := s.c.Delete(ctx, sb.ID); err != nil {
-			s.t.Errorf("delete at the end: %v", err)
-		}
-	}
-	s.emptied()
-	s.end()
-	if log := s.log.String(); strings.Contains(log, "panic") {
-		s.t.Errorf("a panic in the log: %s", tail(log))
-	}
-	for _, sb := range list {
-		if left := groupsOf(sb.ID); len(left) > 0 {
-			s.t.Errorf("control groups left behind: %v", left)
-		}
-	}
-}
-
-// emptied waits until what was deleted has left the disk.
-func (s *server) emptied() {
-	s.t.Helper()
-	until(s.t, "what was deleted is gone from the disk", 30*time.Second, func() bool {
-		living, err := filepath.Glob(filepath.Join(s.data, "workspaces", "*"))
-		trash, err2 := filepath.Glob(filepath.Join(s.data, "trash", "*"))
-		return err == nil && err2 == nil && len(living)+len(trash) == 0
-	})
-}
-
-// end asks the server to leave.
-func (s *server) end() {
-	_ = s.cmd.Process.Signal(syscall.SIGTERM)
-	select {
-	case <-s.dead:
-		s.c.Close()
-	case <-time.After(20 * time.Second):
-		s.t.Error("the server does not end")
-		s.kill()
-	}
-}
-
-func tail(s string) string { return s[max(0, len(s)-4000):] }
-
-// groupsOf finds the control groups that are named by a sandbox.
-func groupsOf(id string) []string {
-	var found []string
-	for _, pattern := range []string{"/sys/fs/cgroup/*/*", "/sys/fs/cgroup/*/*/*", "/sys/fs/cgroup/*/*/*/*"} {
-		dirs, _ := filepath.Glob(pattern)
-		for _, dir := range dirs {
-			if strings.Contains(filepath.Base(dir), id) {
-				found = append(found, dir)
-			}
-		}
-	}
-	return found
-}
-
-// rss is the server's memory, in bytes.
-func (s *server) rss() int64 {
-	s.t.Helper()
-	raw, err := os.ReadFile("/proc/" + strconv.Itoa(s.cmd.Process.Pid) + "/statm")
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	var size, resident int64
-	if _, err := fmt.Sscan(string(raw), &size, &resident); err != nil {
-		s.t.Fatal(err)
-	}
-	return resident * int64(os.Getpagesize())
-}
-
-func until(t testing.TB, what string, limit time.Duration, condition func() bool) {
-	t.Helper()
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	deadline := time.After(limit)
-	for !condition() {
-		select {
-		case <-tick.C:
-		case <-deadline:
-			t.Fatalf("not in %v: %s", limit, what)
-		}
 	}
 }
 
@@ -302,8 +74,8 @@ var plain = &http.Client{
 
 // send answers the exchange; an answer that the server broke off has the bytes
 // that came.
-func (s *server) send(in request) (answer, error) {
-	addr, token := s.addr, s.key
+func (s *target) send(in request) (answer, error) {
+	addr, token := s.Addr, s.Key
 	if in.addr != "" {
 		addr = in.addr
 	}
@@ -342,7 +114,7 @@ func (s *server) send(in request) (answer, error) {
 	return answer{status: res.StatusCode, header: res.Header, body: body}, nil
 }
 
-func (s *server) must(in request) answer {
+func (s *target) must(in request) answer {
 	s.t.Helper()
 	got, err := s.send(in)
 	if err != nil {
@@ -353,24 +125,24 @@ func (s *server) must(in request) answer {
 
 // box is one sandbox with the hostile programs in it.
 type box struct {
-	s     *server
+	s     *target
 	id    string
 	files sandboxd.Files
 }
 
-func (s *server) open(req sandboxd.OpenRequest) *box {
+func (s *target) open(req sandboxd.OpenRequest) *box {
 	s.t.Helper()
 	ctx := context.Background()
-	sb, _, err := s.c.Open(ctx, req)
+	sb, _, err := s.C.Open(ctx, req)
 	if err != nil {
-		s.t.Fatalf("open: %v\n%s", err, tail(s.log.String()))
+		s.t.Fatalf("open: %v\n%s", err, s.Log.Tail())
 	}
-	files, err := s.c.Files(ctx, sb.ID)
+	files, err := s.C.Files(ctx, sb.ID)
 	if err != nil {
 		s.t.Fatal(err)
 	}
 	b := &box{s: s, id: sb.ID, files: files}
-	for name, source := range map[string]string{"intruder": intruder, "prober": prober} {
+	for name, source := range map[string]string{"intruder": server.Program("intruder"), "prober": server.Program("prober")} {
 		b.upload(name, source)
 	}
 	return b
@@ -418,9 +190,9 @@ func (b *box) ok(text string) string {
 // begin starts a command in the background.
 func (b *box) begin(spec sandboxd.CommandSpec) string {
 	b.s.t.Helper()
-	cmd, _, err := b.s.c.StartCommand(context.Background(), b.id, spec)
+	cmd, _, err := b.s.C.StartCommand(context.Background(), b.id, spec)
 	if err != nil {
-		b.s.t.Fatalf("start of %q %q: %v\n%s", spec.Argv, spec.Shell, err, tail(b.s.log.String()))
+		b.s.t.Fatalf("start of %q %q: %v\n%s", spec.Argv, spec.Shell, err, b.s.Log.Tail())
 	}
 	return cmd.ID
 }
@@ -430,7 +202,7 @@ func (b *box) wait(id string) outcome {
 	b.s.t.Helper()
 	got, err := b.read(id, "")
 	if err != nil {
-		b.s.t.Fatalf("command %s: %v\n%s", id, err, tail(b.s.log.String()))
+		b.s.t.Fatalf("command %s: %v\n%s", id, err, b.s.Log.Tail())
 	}
 	return got
 }
@@ -445,13 +217,18 @@ func (b *box) says(id, text string) {
 }
 
 func (b *box) read(id, stopAt string) (got outcome, err error) {
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
-	defer cancel()
-	stream, err := b.s.c.FollowCommand(ctx, b.id, id, sandboxd.FollowOptions{Follow: true})
+	stream, err := b.s.C.FollowCommand(context.Background(), b.id, id, sandboxd.FollowOptions{Follow: true})
 	if err != nil {
 		return got, err
 	}
+	return drain(stream, stopAt)
+}
+
+// drain reads a stream until the ending, or until the output holds a text.
+func drain(stream sandboxd.CommandStream, stopAt string) (got outcome, err error) {
 	defer stream.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
 	for {
 		frame, err := stream.Next(ctx)
 		if err != nil {
@@ -476,7 +253,7 @@ func (b *box) read(id, stopAt string) (got outcome, err error) {
 func (b *box) stop(id string) time.Duration {
 	b.s.t.Helper()
 	began := time.Now()
-	if _, err := b.s.c.StopCommand(context.Background(), b.id, id, 0); err != nil {
+	if _, err := b.s.C.StopCommand(context.Background(), b.id, id, 0); err != nil {
 		b.s.t.Fatalf("stop: %v", err)
 	}
 	return time.Since(began)

@@ -10,15 +10,16 @@ import (
 	"github.com/coder/websocket"
 
 	"sandboxd"
+	"sandboxd/test/server"
 )
 
 // dial opens a terminal's socket and reads nothing from it.
 func (b *box) dial(ctx context.Context, query string, header http.Header) (*websocket.Conn, int, error) {
 	b.s.t.Helper()
 	if header == nil {
-		header = http.Header{"Authorization": {"Bearer " + b.s.key}}
+		header = http.Header{"Authorization": {"Bearer " + b.s.Key}}
 	}
-	conn, res, err := websocket.Dial(ctx, "ws://"+b.s.addr+b.path("/terminal")+query, &websocket.DialOptions{HTTPHeader: header})
+	conn, res, err := websocket.Dial(ctx, "ws://"+b.s.Addr+b.path("/terminal")+query, &websocket.DialOptions{HTTPHeader: header})
 	status := 0
 	if res != nil {
 		status = res.StatusCode
@@ -36,8 +37,8 @@ func TestHostileTerminals(t *testing.T) {
 	defer cancel()
 	for name, header := range map[string]http.Header{
 		"no secret":               {},
-		"a page of another site":  {"Authorization": {"Bearer " + s.key}, "Origin": {"http://evil.example"}},
-		"a secret as subprotocol": {"Sec-WebSocket-Protocol": {s.key}},
+		"a page of another site":  {"Authorization": {"Bearer " + s.Key}, "Origin": {"http://evil.example"}},
+		"a secret as subprotocol": {"Sec-WebSocket-Protocol": {s.Key}},
 	} {
 		if _, status, err := b.dial(ctx, "", header); err == nil || status != 401 && status != 403 {
 			t.Errorf("%s: %d, %v", name, status, err)
@@ -48,7 +49,7 @@ func TestHostileTerminals(t *testing.T) {
 			t.Errorf("%s: %d, %v", query, status, err)
 		}
 	}
-	if list, err := s.c.ListCommands(ctx, b.id); err != nil || len(list) != 0 {
+	if list, err := s.C.ListCommands(ctx, b.id); err != nil || len(list) != 0 {
 		t.Errorf("refused terminals have started %+v, %v", list, err)
 	}
 
@@ -90,21 +91,21 @@ func TestHostileTerminals(t *testing.T) {
 	}
 
 	// Sockets on a flood that nobody reads cost little, and others go on.
-	before := s.rss()
+	before := s.RSS()
 	id := b.begin(sandboxd.CommandSpec{Argv: []string{"./intruder", "flood"}, TTY: &sandboxd.TTY{Cols: 80, Rows: 24}, Background: true, OutputLimit: 4 << 20})
 	for range 30 {
 		if _, _, err := b.dial(ctx, "?command_id="+id, nil); err != nil {
 			t.Fatal(err)
 		}
 	}
-	until(t, "much was written", 30*time.Second, func() bool {
-		cmd, err := s.c.GetCommand(ctx, b.id, id)
+	server.Until(t, "much was written", 30*time.Second, func() bool {
+		cmd, err := s.C.GetCommand(ctx, b.id, id)
 		return err == nil && cmd.Offset > 16<<20
 	})
 	if got := b.ok("echo alive"); got != "alive\n" {
 		t.Errorf("beside the flood: %q", got)
 	}
-	if grown := s.rss() - before; grown > 128<<20 {
+	if grown := s.RSS() - before; grown > 128<<20 {
 		t.Errorf("the server grew by %d MiB", grown>>20)
 	}
 	if took := b.stop(id); took > time.Second {

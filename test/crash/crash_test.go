@@ -10,15 +10,11 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
-	"net"
-	"net/http"
 	"os"
-	"os/exec"
-	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -30,6 +26,7 @@ import (
 	"sandboxd/internal/app"
 	"sandboxd/internal/captest"
 	"sandboxd/internal/failpoint"
+	"sandboxd/test/server"
 )
 
 const (
@@ -39,7 +36,7 @@ const (
 
 func TestMain(m *testing.M) {
 	if os.Getenv(childEnv) == "" {
-		os.Exit(m.Run())
+		os.Exit(server.Main(m))
 	}
 	if point := os.Getenv(pointEnv); point != "" {
 		failpoint.Arm(func(name string) {
@@ -52,143 +49,13 @@ func TestMain(m *testing.M) {
 	os.Exit(app.Main(context.Background(), app.Process{Args: os.Args[1:], Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Environ: os.Environ()}))
 }
 
-// server is one data directory and the process that serves it now.
-type server struct {
-	t    *testing.T
-	data string
-	addr string
-	cmd  *exec.Cmd
-	log  *bytes.Buffer
-	dead chan struct{}
-}
+// child is this test's own binary as a server.
+var child = server.Options{Program: "/proc/self/exe", Args: []string{"--max-sandboxes", "200"}, Env: append(os.Environ(), childEnv+"=1", pointEnv+"=")}
 
-func newServer(t *testing.T) *server {
-	t.Helper()
-	captest.Root(t)
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	addr := l.Addr().String()
-	l.Close()
-	s := &server{t: t, data: t.TempDir(), addr: addr}
-	t.Cleanup(s.finish)
-	return s
-}
-
-func (s *server) start(point string) {
-	s.t.Helper()
-	s.log = &bytes.Buffer{}
-	s.cmd = exec.Command("/proc/self/exe", "serve", "--data", s.data, "--listen", s.addr, "--driver", "process", "--max-sandboxes", "200")
-	s.cmd.Env = append(os.Environ(), childEnv+"=1", pointEnv+"="+point)
-	s.cmd.Stdout, s.cmd.Stderr = s.log, s.log
-	// Its own process group: a signal to the test's group is not the server's.
-	s.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	if err := s.cmd.Start(); err != nil {
-		s.t.Fatal(err)
-	}
-	dead, cmd := make(chan struct{}), s.cmd
-	s.dead = dead
-	go func() { cmd.Wait(); close(dead) }()
-	s.until("the server answers", 30*time.Second, func() bool {
-		select {
-		case <-dead:
-			s.t.Fatalf("the server ended at start: %s", s.log)
-		default:
-		}
-		resp, err := http.Get("http://" + s.addr + "/healthz")
-		if err != nil {
-			return false
-		}
-		resp.Body.Close()
-		return resp.StatusCode == 200
-	})
-}
-
-func (s *server) kill() {
-	syscall.Kill(s.cmd.Process.Pid, syscall.SIGKILL)
-	<-s.dead
-}
-
-// finish ends what the test left: the sandboxes through a healthy server, then it.
-func (s *server) finish() {
-	if s.cmd == nil {
-		return
-	}
-	select {
-	case <-s.dead:
-		s.start("")
-	default:
-	}
-	c := s.client()
-	list, err := c.List(context.Background(), "")
-	if err != nil {
-		s.t.Errorf("list at the end: %v", err)
-	}
-	for _, sb := range list {
-		if err := c.Delete(context.Background(), sb.ID); err != nil {
-			s.t.Errorf("delete at the end: %v", err)
-		}
-	}
-	s.until("all is deleted", 30*time.Second, func() bool {
-		left, err := os.ReadDir(filepath.Join(s.data, "workspaces"))
-		if err != nil {
-			return false
-		}
-		for _, e := range left {
-			if e.Name() != "trash" {
-				return false
-			}
-		}
-		return true
-	})
-	s.kill()
-	if left := cgroupsOf(list); len(left) > 0 {
-		s.t.Errorf("cgroups left behind: %v", left)
-	}
-}
-
-// cgroupsOf finds cgroup directories of sandboxes that were deleted.
-func cgroupsOf(list []sandboxd.Sandbox) []string {
-	var left []string
-	for _, pattern := range []string{"/sys/fs/cgroup/*/*/*/", "/sys/fs/cgroup/*/*/", "/sys/fs/cgroup/*/*/*/*/"} {
-		dirs, _ := filepath.Glob(pattern)
-		for _, d := range dirs {
-			for _, sb := range list {
-				if strings.Contains(filepath.Base(d), sb.ID) {
-					left = append(left, d)
-				}
-			}
-		}
-	}
-	return left
-}
-
-func (s *server) until(what string, limit time.Duration, cond func() bool) {
-	s.t.Helper()
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	deadline := time.After(limit)
-	for !cond() {
-		select {
-		case <-tick.C:
-		case <-deadline:
-			s.t.Fatalf("timed out: %s\n%s", what, s.log)
-		}
-	}
-}
-
-func (s *server) client() *client.Client {
-	s.t.Helper()
-	token, err := os.ReadFile(filepath.Join(s.data, "token"))
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	c, err := client.New("http://"+s.addr, strings.TrimSpace(string(token)))
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	return c
+// start runs the server, which dies at a point unless that is "".
+func start(s *server.Instance, point string) {
+	s.Env = append(slices.Clone(child.Env), pointEnv+"="+point)
+	s.Start()
 }
 
 // ledger is what a client was told, and so what must hold after a crash.
@@ -269,6 +136,12 @@ func (l *ledger) round(ctx context.Context, c *client.Client, key string, i int)
 	l.output[sb.ID][cmd.ID] = seen
 	l.mu.Unlock()
 	l.follow(ctx, c, sb.ID, cmd.ID, seen, 10)
+	if _, _, err := c.StartCommand(ctx, sb.ID, sandboxd.CommandSpec{ID: "brief", Background: true, Argv: []string{"sleep", "3600"}}); err != nil {
+		return false
+	}
+	if _, err := c.StopCommand(ctx, sb.ID, "brief", 0.1); err != nil {
+		return false
+	}
 	switch i % 3 {
 	case 1:
 		l.mu.Lock()
@@ -318,11 +191,11 @@ func (l *ledger) follow(ctx context.Context, c *client.Client, id, cmd string, i
 }
 
 // check compares a healthy server with the ledger.
-func (l *ledger) check(t *testing.T, s *server) {
+func (l *ledger) check(t *testing.T, s *server.Instance) {
 	t.Helper()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	c, ctx := s.client(), t.Context()
+	c, ctx := s.Client(), t.Context()
 	for id, files := range l.files {
 		if l.deleted[id] {
 			if _, err := c.Get(ctx, id); sandboxd.ClassOf(err) != sandboxd.ClassGone {
@@ -412,20 +285,115 @@ func TestEveryPoint(t *testing.T) {
 	captest.Root(t)
 	for _, point := range failpoint.All() {
 		t.Run(point, func(t *testing.T) {
-			s := newServer(t)
-			s.start("")
+			s := server.New(t, child)
+			start(s, "")
 			l := newLedger()
-			l.work(t.Context(), s.client(), "before", 1)
-			s.kill()
-			s.start(point)
-			l.work(t.Context(), s.client(), "mix", 3)
+			l.work(t.Context(), s.Client(), "before", 1)
+			s.Kill()
+			start(s, point)
+			l.work(t.Context(), s.Client(), "mix", 3)
 			select {
-			case <-s.dead:
+			case <-s.Done():
 			case <-time.After(20 * time.Second):
 				t.Fatalf("the mix never reached %s", point)
 			}
-			s.start("")
+			start(s, "")
 			l.check(t, s)
+		})
+	}
+}
+
+// TestEndingsAtEveryPoint ends the server at each point of a command's life and wants
+// the next one to tell how the command ended.
+func TestEndingsAtEveryPoint(t *testing.T) {
+	captest.Root(t)
+	for _, point := range failpoint.All() {
+		if !strings.HasPrefix(point, "command.") || point == "command.intended" {
+			continue
+		}
+		t.Run(point, func(t *testing.T) {
+			s := server.New(t, child)
+			start(s, "")
+			sb, _, err := s.C.Open(t.Context(), sandboxd.OpenRequest{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			s.Kill()
+			start(s, point)
+			// The answer is lost with the server, or it died after it.
+			_, _, _ = s.C.StartCommand(t.Context(), sb.ID, sandboxd.CommandSpec{ID: "dies", Shell: "exit 7", Background: true})
+			select {
+			case <-s.Done():
+			case <-time.After(20 * time.Second):
+				t.Fatalf("the command never reached %s", point)
+			}
+			start(s, "")
+			var cmd sandboxd.Command
+			s.Until("the command has an ending", 10*time.Second, func() bool {
+				cmd, err = s.C.GetCommand(t.Context(), sb.ID, "dies")
+				return err == nil && cmd.Ending != nil
+			})
+			code := -1
+			if cmd.Ending.ExitCode != nil {
+				code = *cmd.Ending.ExitCode
+			}
+			// Recorded only, it never ran, which is said; from then on it did.
+			if point == "command.recorded" {
+				if cmd.Ending.Cause != sandboxd.CauseStartFailed || code != -1 {
+					t.Errorf("it is told as %+v", cmd.Ending)
+				}
+			} else if cmd.Ending.Cause != sandboxd.CauseExit || code != 7 {
+				t.Errorf("it is told as %+v", cmd.Ending)
+			}
+		})
+	}
+}
+
+// TestIntentOutlivesTheServer ends the server between its decision to end a command
+// and doing so: the next one does it, and tells whose doing it was.
+func TestIntentOutlivesTheServer(t *testing.T) {
+	captest.Root(t)
+	const obeys, ignores = `trap "exit 9" TERM; while :; do sleep 0.05; done`, `trap "" TERM; while :; do sleep 0.05; done`
+	for name, c := range map[string]struct {
+		spec sandboxd.CommandSpec
+		stop bool
+		want sandboxd.Cause
+	}{
+		"stopped":       {sandboxd.CommandSpec{Shell: obeys}, true, sandboxd.CauseStopped},
+		"stopped, deaf": {sandboxd.CommandSpec{Shell: ignores}, true, sandboxd.CauseStopped},
+		"out of time":   {sandboxd.CommandSpec{Shell: obeys, TimeoutS: new(sandboxd.InSeconds(300 * time.Millisecond))}, false, sandboxd.CauseTimeout},
+		"silent":        {sandboxd.CommandSpec{Shell: obeys, NoOutputTimeoutS: sandboxd.InSeconds(300 * time.Millisecond)}, false, sandboxd.CauseNoOutput},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := server.New(t, child)
+			start(s, "")
+			sb, _, err := s.C.Open(t.Context(), sandboxd.OpenRequest{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			s.Kill()
+			start(s, "command.intended")
+			c.spec.ID, c.spec.Background = "c", true
+			if _, _, err := s.C.StartCommand(t.Context(), sb.ID, c.spec); err != nil {
+				t.Fatal(err)
+			}
+			if c.stop {
+				_, _ = s.C.StopCommand(t.Context(), sb.ID, "c", 1) // its answer is lost with the server
+			}
+			select {
+			case <-s.Done():
+			case <-time.After(20 * time.Second):
+				t.Fatal("nothing was intended")
+			}
+			start(s, "")
+			var cmd sandboxd.Command
+			s.Until("the command has an ending", 10*time.Second, func() bool {
+				cmd, err = s.C.GetCommand(t.Context(), sb.ID, "c")
+				return err == nil && cmd.Ending != nil
+			})
+			if cmd.Ending.Cause != c.want {
+				t.Errorf("it is told as %+v", cmd.Ending)
+			}
 		})
 	}
 }
@@ -440,48 +408,33 @@ func TestRandom(t *testing.T) {
 	if testing.Short() {
 		kills = 10
 	}
-	s := newServer(t)
+	s := server.New(t, child)
 	seed := time.Now().UnixNano()
 	rng := rand.New(rand.NewPCG(uint64(seed), 1))
 	t.Logf("seed %d", seed)
-	s.start("")
+	start(s, "")
 	for n := range kills {
 		l := newLedger()
 		ctx, cancel := context.WithCancel(t.Context())
 		var wg sync.WaitGroup
 		for worker := range 2 {
-			c := s.client()
+			c := s.Client()
 			wg.Go(func() { l.work(ctx, c, fmt.Sprintf("r%d-%d", n, worker), 6) })
 		}
 		select {
 		case <-time.After(time.Duration(5+rng.IntN(400)) * time.Millisecond):
-		case <-s.dead:
-			t.Fatalf("the server died by itself: %s", s.log)
+		case <-s.Done():
+			t.Fatalf("the server died by itself: %s", s.Log.Tail())
 		}
-		s.kill()
+		s.Kill()
 		wg.Wait()
 		cancel()
-		s.start("")
+		start(s, "")
 		l.check(t, s)
 		if t.Failed() {
-			t.Fatalf("after kill %d\n%s", n, s.log)
+			t.Fatalf("after kill %d\n%s", n, s.Log.Tail())
 		}
-		s.deleteAll(t)
+		s.DeleteAll()
 	}
 	t.Logf("%d random kills", kills)
-}
-
-func (s *server) deleteAll(t *testing.T) {
-	t.Helper()
-	c := s.client()
-	list, err := c.List(t.Context(), "")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, sb := range list {
-		var e *sandboxd.Error
-		if err := c.Delete(t.Context(), sb.ID); err != nil && !errors.As(err, &e) {
-			t.Fatal(err)
-		}
-	}
 }

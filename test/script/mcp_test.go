@@ -9,6 +9,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"sandboxd/internal/captest"
+	"sandboxd/test/server"
 )
 
 // TestAgent is what an agent does with one line of configuration: it starts
@@ -16,17 +17,17 @@ import (
 func TestAgent(t *testing.T) {
 	captest.Root(t)
 	data := t.TempDir()
-	s, err := start(environ(data, ""), "--driver", "process", "--data", data)
+	s, err := start(data, "--driver", "process")
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := s.stop(syscall.SIGINT); err != nil {
+		if err := s.End(syscall.SIGINT); err != nil {
 			t.Error(err)
 		}
 	})
-	cmd := exec.Command(binary, "mcp")
-	cmd.Env = environ(data, s.url)
+	cmd := exec.Command(server.Program("sandboxd"), "mcp")
+	cmd.Env = environ(data, s.URL)
 	c, err := mcp.NewClient(&mcp.Implementation{Name: "agent", Version: "1"}, nil).Connect(t.Context(), &mcp.CommandTransport{Command: cmd}, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -59,8 +60,8 @@ func TestAgent(t *testing.T) {
 	if err := c.Close(); err != nil {
 		t.Errorf("the child did not end well: %v", err)
 	}
-	ps := exec.Command(binary, "ps", "--json")
-	ps.Env = environ(data, s.url)
+	ps := exec.Command(server.Program("sandboxd"), "ps", "--json")
+	ps.Env = environ(data, s.URL)
 	if out, err := ps.CombinedOutput(); err != nil || string(out) != "[]\n" {
 		t.Errorf("after the session: %s, %v", out, err)
 	}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"sandboxd/internal/captest"
+	"sandboxd/test/server"
 )
 
 // TestMakeRun is `make run` after its build: the example's chart, the lines to
@@ -25,8 +26,8 @@ func TestMakeRun(t *testing.T) {
 	address := l.Addr().String()
 	l.Close()
 	dir := t.TempDir()
-	cmd := exec.Command(filepath.Join(repository, "scripts/run.sh"))
-	cmd.Env = append(environ(filepath.Join(dir, "data"), ""), "ADDRESS="+address, "RUN_DIR="+dir, "SANDBOXD="+binary)
+	cmd := exec.Command(filepath.Join(server.Repository(), "scripts/run.sh"))
+	cmd.Env = append(environ(filepath.Join(dir, "data"), ""), "ADDRESS="+address, "RUN_DIR="+dir, "SANDBOXD="+server.Program("sandboxd"))
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	stdout, err := cmd.StdoutPipe()
 	if err != nil {
@@ -73,10 +74,10 @@ func TestMakeRun(t *testing.T) {
 	}
 	for _, line := range strings.Split(said, "\n") {
 		if line = strings.TrimSpace(line); strings.HasPrefix(line, "curl ") || strings.HasPrefix(line, "bin/sandboxd ") {
-			client("sh", "-ec", strings.Replace(line, "bin/sandboxd", binary, 1))
+			client("sh", "-ec", strings.Replace(line, "bin/sandboxd", server.Program("sandboxd"), 1))
 		}
 	}
-	client(binary, "exec", "-d", "demo", "--", "sleep", "98765.25")
+	client(server.Program("sandboxd"), "exec", "-d", "demo", "--", "sleep", "98765.25")
 	if n := len(running98765(t)); n != 1 {
 		t.Errorf("%d sleeping processes, want 1", n)
 	}

@@ -3,12 +3,8 @@
 package script
 
 import (
-	"bufio"
-	"bytes"
 	"encoding/json"
 	"errors"
-	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -22,51 +18,10 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"sandboxd/internal/captest"
+	"sandboxd/test/server"
 )
 
-// binary is the program under test, built once.
-var binary string
-
-// repository is where the sources are.
-var repository string
-
-func TestMain(m *testing.M) {
-	os.Exit(func() int {
-		dir, err := os.MkdirTemp("", "sandboxd-script-")
-		if err != nil {
-			panic(err)
-		}
-		defer os.RemoveAll(dir)
-		if err := build(dir); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			return 1
-		}
-		return m.Run()
-	}())
-}
-
-func build(dir string) error {
-	wd, err := os.Getwd()
-	if err != nil {
-		return err
-	}
-	repository = filepath.Dir(filepath.Dir(wd))
-	binary = filepath.Join(dir, "sandboxd")
-	// As `make build` does it; what is up to date is not written again.
-	steps := [][]string{
-		{"build", "-trimpath", "-ldflags", "-s -w", "-o", "internal/driver/process/initbin/init", "./cmd/init"},
-		{"build", "-trimpath", "-ldflags", "-s -w", "-o", binary, "./cmd/sandboxd"},
-	}
-	for _, args := range steps {
-		cmd := exec.Command("go", args...)
-		cmd.Dir = repository
-		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-		if out, err := cmd.CombinedOutput(); err != nil {
-			return fmt.Errorf("go %s: %w\n%s", strings.Join(args, " "), err, out)
-		}
-	}
-	return nil
-}
+func TestMain(m *testing.M) { os.Exit(server.Main(m)) }
 
 func TestFake(t *testing.T) { scripts(t, "testdata/fake") }
 
@@ -79,8 +34,8 @@ func scripts(t *testing.T, dir string) {
 	testscript.Run(t, testscript.Params{
 		Dir: dir,
 		Setup: func(env *testscript.Env) error {
-			env.Setenv("PATH", filepath.Dir(binary)+":"+os.Getenv("PATH"))
-			env.Setenv("REPOSITORY", repository)
+			env.Setenv("PATH", filepath.Dir(server.Program("sandboxd"))+":"+os.Getenv("PATH"))
+			env.Setenv("REPOSITORY", server.Repository())
 			env.Setenv("SANDBOXD_DATA", filepath.Join(env.WorkDir, "data"))
 			env.Setenv("SANDBOXD_URL", "http://127.0.0.1:1") // until a server starts
 			return nil
@@ -96,65 +51,19 @@ func scripts(t *testing.T, dir string) {
 	})
 }
 
-// server is one that a script started.
-type server struct {
-	cmd  *exec.Cmd
-	url  string
-	log  *bytes.Buffer // read after done only
-	done chan struct{}
-}
-
-// start runs `sandboxd serve` and waits until it says its address.
-func start(env []string, args ...string) (*server, error) {
-	s := &server{log: &bytes.Buffer{}, done: make(chan struct{})}
-	s.cmd = exec.Command(binary, append([]string{"serve", "--listen", "127.0.0.1:0", "--stop-on-interrupt"}, args...)...)
-	s.cmd.Env = env
-	s.cmd.Stderr = s.log
-	stdout, err := s.cmd.StdoutPipe()
-	if err != nil {
-		return nil, err
-	}
-	if err := s.cmd.Start(); err != nil {
-		return nil, err
-	}
-	lines := bufio.NewReader(stdout)
-	line, err := lines.ReadString('\n')
-	go func() {
-		_, _ = io.Copy(io.Discard, lines)
-		_ = s.cmd.Wait()
-		close(s.done)
-	}()
-	_, url, ok := strings.Cut(line, "listening on ")
-	if err != nil || !ok {
-		_ = s.cmd.Process.Kill()
-		<-s.done
-		return nil, fmt.Errorf("the server said %q: %s", line, s.log)
-	}
-	s.url = strings.TrimSpace(url)
-	return s, nil
-}
-
-// stop sends a signal and waits for the end.
-func (s *server) stop(sig os.Signal) error {
-	_ = s.cmd.Process.Signal(sig)
-	select {
-	case <-s.done:
-		return nil
-	case <-time.After(30 * time.Second):
-		_ = s.cmd.Process.Kill()
-		<-s.done
-		return fmt.Errorf("the server did not end on %v: %s", sig, s.log)
-	}
+// start runs a server that ends its sandboxes when it is interrupted.
+func start(data string, args ...string) (*server.Process, error) {
+	return server.Start(server.Spec{Data: data, Args: append([]string{"--stop-on-interrupt"}, args...), Env: environ(data, "")})
 }
 
 // running holds the server of each script; scripts run in parallel.
 var running sync.Map
 
-func setRunning(ts *testscript.TestScript, s *server) { running.Store(ts, s) }
+func setRunning(ts *testscript.TestScript, s *server.Process) { running.Store(ts, s) }
 
-func getRunning(ts *testscript.TestScript) *server {
+func getRunning(ts *testscript.TestScript) *server.Process {
 	s, _ := running.Load(ts)
-	found, _ := s.(*server)
+	found, _ := s.(*server.Process)
 	return found
 }
 
@@ -166,18 +75,18 @@ func startServer(ts *testscript.TestScript, neg bool, args []string) {
 	if !strings.Contains(strings.Join(args, " "), "--driver") {
 		args = append([]string{"--driver", "fake"}, args...)
 	}
-	s, err := start(environ(ts.Getenv("SANDBOXD_DATA"), ""), args...)
+	s, err := start(ts.Getenv("SANDBOXD_DATA"), args...)
 	ts.Check(err)
 	setRunning(ts, s)
-	ts.Setenv("SANDBOXD_URL", s.url)
+	ts.Setenv("SANDBOXD_URL", s.URL)
 	ts.Defer(func() {
 		if s := getRunning(ts); s != nil {
 			setRunning(ts, nil)
-			if err := s.stop(syscall.SIGINT); err != nil {
+			if err := s.End(syscall.SIGINT); err != nil {
 				ts.Logf("%v", err)
 			}
 			if ts.Getenv("SHOW_LOG") != "" {
-				ts.Logf("server log:\n%s", s.log)
+				ts.Logf("server log:\n%s", s.Log)
 			}
 		}
 	})
@@ -191,7 +100,7 @@ func quitServer(ts *testscript.TestScript, neg bool, args []string) {
 		ts.Fatalf("usage: quit TERM|INT|KILL, with a server running")
 	}
 	setRunning(ts, nil)
-	ts.Check(s.stop(sig))
+	ts.Check(s.End(sig))
 }
 
 // exits is `exits CODE program [arg...]`: the program must end with that code.
@@ -287,7 +196,7 @@ func kinds(v any) any {
 
 // environ is the environment of a program outside of scripts.
 func environ(data, url string) []string {
-	env := []string{"PATH=" + os.Getenv("PATH"), "HOME=/nonexistent", "TMPDIR=" + os.TempDir(), "TERM=xterm", "SANDBOXD_DATA=" + data}
+	env := server.Environ("TERM=xterm", "SANDBOXD_DATA="+data)
 	if url != "" {
 		env = append(env, "SANDBOXD_URL="+url)
 	}

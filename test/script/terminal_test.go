@@ -13,9 +13,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sandboxd/internal/captest"
+	"sandboxd/test/server"
 )
 
-// console is a person at a terminal who runs the binary.
+// console is a person at a terminal who runs the server.Program("sandboxd").
 type console struct {
 	t     *testing.T
 	pty   *os.File
@@ -44,7 +45,7 @@ func openConsole(t *testing.T, env []string, args ...string) *console {
 	defer tty.Close()
 	c := &console{t: t, pty: pty, shown: make(chan []byte, 1000)}
 	c.resize(100, 30)
-	c.cmd = exec.Command(binary, args...)
+	c.cmd = exec.Command(server.Program("sandboxd"), args...)
 	c.cmd.Env = env
 	c.cmd.Stdin, c.cmd.Stdout, c.cmd.Stderr = tty, tty, tty
 	c.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
@@ -125,17 +126,17 @@ func (c *console) ends() int {
 func TestTerminal(t *testing.T) {
 	captest.Root(t)
 	data := t.TempDir()
-	s, err := start(environ(data, ""), "--driver", "process", "--data", data)
+	s, err := start(data, "--driver", "process")
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := s.stop(syscall.SIGINT); err != nil {
+		if err := s.End(syscall.SIGINT); err != nil {
 			t.Error(err)
 		}
 	})
-	env := environ(data, s.url)
-	create := exec.Command(binary, "create", "demo")
+	env := environ(data, s.URL)
+	create := exec.Command(server.Program("sandboxd"), "create", "demo")
 	create.Env = env
 	if out, err := create.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
@@ -172,16 +173,16 @@ func TestTerminal(t *testing.T) {
 func TestInterrupt(t *testing.T) {
 	captest.Root(t)
 	data := t.TempDir()
-	s, err := start(environ(data, ""), "--driver", "process", "--data", data)
+	s, err := start(data, "--driver", "process")
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := s.stop(syscall.SIGINT); err != nil {
+		if err := s.End(syscall.SIGINT); err != nil {
 			t.Error(err)
 		}
 	})
-	c := openConsole(t, environ(data, s.url), "run", "--shell", "trap 'echo caught; exit 4' INT; echo ready; sleep 1000 & wait")
+	c := openConsole(t, environ(data, s.URL), "run", "--shell", "trap 'echo caught; exit 4' INT; echo ready; sleep 1000 & wait")
 	c.expect(`ready`)
 	c.typed("\x03")
 	c.expect(`caught`)

@@ -127,18 +127,10 @@ func (s *Session) Start(start wire.Start) (string, error) {
 	return start.ID, s.Link.Start(ctx, start, files)
 }
 
-// Wait waits for a command's end.
+// Wait waits for a command's end and removes what it left.
 func (s *Session) Wait(command string) *Result {
 	s.t.Helper()
-	r := s.of(command)
-	select {
-	case <-r.ended:
-	case <-s.Link.Done():
-		s.t.Fatalf("the link ended under command %s: %v", command, s.Link.Err())
-	case <-time.After(Patience):
-		s.t.Fatalf("command %s does not end", command)
-	}
-	s.Link.Forget(command)
+	r := s.Ending(command)
 	if g, ok := s.d.(sandboxd.CommandGroups); ok {
 		ctx, cancel := context.WithTimeout(context.Background(), Patience)
 		defer cancel()
@@ -149,6 +141,21 @@ func (s *Session) Wait(command string) *Result {
 			s.t.Fatalf("remove the group of command %s: %v", command, err)
 		}
 	}
+	return r
+}
+
+// Ending waits for a command's end. Its group is the caller's to remove.
+func (s *Session) Ending(command string) *Result {
+	s.t.Helper()
+	r := s.of(command)
+	select {
+	case <-r.ended:
+	case <-s.Link.Done():
+		s.t.Fatalf("the link ended under command %s: %v", command, s.Link.Err())
+	case <-time.After(Patience):
+		s.t.Fatalf("command %s does not end", command)
+	}
+	s.Link.Forget(command)
 	return r
 }
 

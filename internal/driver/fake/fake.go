@@ -130,6 +130,7 @@ type Driver struct {
 	world *World
 
 	mu      sync.Mutex
+	held    map[string]*environment // started or adopted here
 	queue   []sandboxd.DriverEvent
 	wake    chan struct{}
 	closed  bool
@@ -141,7 +142,7 @@ var _ sandboxd.Driver = (*Driver)(nil)
 
 // New makes a driver for a world; it takes the events over from an older one.
 func New(world *World) *Driver {
-	d := &Driver{world: world, wake: make(chan struct{}, 1), closing: make(chan struct{}), events: make(chan sandboxd.DriverEvent)}
+	d := &Driver{world: world, held: map[string]*environment{}, wake: make(chan struct{}, 1), closing: make(chan struct{}), events: make(chan sandboxd.DriverEvent)}
 	world.mu.Lock()
 	world.driver = d
 	world.mu.Unlock()
@@ -222,6 +223,9 @@ func (w *World) config() Config {
 
 // Start implements sandboxd.Driver.
 func (d *Driver) Start(ctx context.Context, spec sandboxd.EnvironmentSpec) (sandboxd.Handle, error) {
+	if !sandboxd.ValidID(spec.ID) {
+		return nil, sandboxd.Invalid("id", "no sandbox has this id")
+	}
 	w := d.world
 	cfg := w.config()
 	env := &environment{
@@ -243,6 +247,11 @@ func (d *Driver) Start(ctx context.Context, spec sandboxd.EnvironmentSpec) (sand
 		err = sandboxd.Errorf(sandboxd.ClassUnavailable, "the environment was stopped while it started")
 	}
 	if err != nil {
+		w.end(env, nil)
+		w.remove(env)
+		return nil, err
+	}
+	if err := d.hold(env); err != nil {
 		w.end(env, nil)
 		w.remove(env)
 		return nil, err
@@ -272,6 +281,28 @@ func (env *environment) over() bool {
 	}
 }
 
+// hold makes env this driver's, which a closed one cannot have.
+func (d *Driver) hold(env *environment) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed {
+		return sandboxd.Errorf(sandboxd.ClassUnavailable, "the driver is closed")
+	}
+	d.held[env.spec.ID] = env
+	return nil
+}
+
+// find answers the environment that this driver holds, ended or not; nil if none.
+func (d *Driver) find(id string) *environment {
+	env := d.world.find(id)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.held[id] != env {
+		return nil
+	}
+	return env
+}
+
 // remove takes env off the table, if it is still the one of its id.
 func (w *World) remove(env *environment) {
 	w.mu.Lock()
@@ -291,6 +322,9 @@ func (w *World) find(id string) *environment {
 // Adopt implements sandboxd.Driver.
 func (d *Driver) Adopt(ctx context.Context, id string, raw sandboxd.Handle) error {
 	w := d.world
+	if held := d.find(id); held != nil && !held.over() {
+		return sandboxd.Errorf(sandboxd.ClassConflict, "the sandbox's environment is held already")
+	}
 	env := w.find(id)
 	var h handle
 	if err := json.Unmarshal(raw, &h); err != nil || env == nil || env.over() || w.config().Lost ||
@@ -301,12 +335,12 @@ func (d *Driver) Adopt(ctx context.Context, id string, raw sandboxd.Handle) erro
 		}
 		return sandboxd.Errorf(sandboxd.ClassGone, "the environment is gone")
 	}
-	return nil
+	return d.hold(env)
 }
 
 // Connect implements sandboxd.Driver.
 func (d *Driver) Connect(ctx context.Context, id string) (io.ReadWriteCloser, error) {
-	env := d.world.find(id)
+	env := d.find(id)
 	if env == nil || env.over() {
 		return nil, sandboxd.Errorf(sandboxd.ClassGone, "there is no environment")
 	}
@@ -332,10 +366,10 @@ func (d *Driver) Stop(ctx context.Context, id string) error {
 
 // Inspect implements sandboxd.Driver.
 func (d *Driver) Inspect(ctx context.Context, id string) (sandboxd.EnvironmentStatus, error) {
+	env := d.find(id)
 	w := d.world
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	env := w.envs[id]
 	if env == nil {
 		return sandboxd.EnvironmentStatus{}, sandboxd.Errorf(sandboxd.ClassNotFound, "there is no environment")
 	}

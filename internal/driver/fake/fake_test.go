@@ -15,6 +15,8 @@ import (
 	"sandboxd/internal/guest/wire"
 )
 
+const boxID = "aaaaaaaaaaaaaaaaaaaa"
+
 func started(t *testing.T, world *fake.World, id string) (*fake.Driver, sandboxd.Handle) {
 	t.Helper()
 	d := fake.New(world)
@@ -28,10 +30,10 @@ func started(t *testing.T, world *fake.World, id string) (*fake.Driver, sandboxd
 
 func TestProtocol(t *testing.T) {
 	guesttest.Run(t, func(t *testing.T) guesttest.System {
-		d, _ := started(t, fake.NewWorld(fake.Config{}), "a")
+		d, _ := started(t, fake.NewWorld(fake.Config{}), boxID)
 		return guesttest.System{
 			Nonce: "n", Cwd: "/", Loopback: true,
-			Connect: func() (io.ReadWriteCloser, error) { return d.Connect(context.Background(), "a") },
+			Connect: func() (io.ReadWriteCloser, error) { return d.Connect(context.Background(), boxID) },
 		}
 	})
 }
@@ -40,10 +42,10 @@ func TestProtocol(t *testing.T) {
 func TestRestart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		world := fake.NewWorld(fake.Config{})
-		d, h := started(t, world, "a")
+		d, h := started(t, world, boxID)
 		sink := guesttest.NewSink()
 		opts := guest.Options{Nonce: "n", Handler: sink, Have: sink.Have}
-		conn, err := d.Connect(t.Context(), "a")
+		conn, err := d.Connect(t.Context(), boxID)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -62,10 +64,10 @@ func TestRestart(t *testing.T) {
 
 		d = fake.New(world)
 		defer d.Close()
-		if err := d.Adopt(t.Context(), "a", h); err != nil {
+		if err := d.Adopt(t.Context(), boxID, h); err != nil {
 			t.Fatal(err)
 		}
-		if conn, err = d.Connect(t.Context(), "a"); err != nil {
+		if conn, err = d.Connect(t.Context(), boxID); err != nil {
 			t.Fatal(err)
 		}
 		if l, err = guest.Attach(t.Context(), conn, opts); err != nil {
@@ -82,24 +84,24 @@ func TestRestart(t *testing.T) {
 
 func TestKillReports(t *testing.T) {
 	world := fake.NewWorld(fake.Config{})
-	d, _ := started(t, world, "a")
-	if !world.Kill("a") || world.Kill("a") {
+	d, _ := started(t, world, boxID)
+	if !world.Kill(boxID) || world.Kill(boxID) {
 		t.Fatal("an environment ends once")
 	}
 	ev := <-d.Events()
-	if ev.ID != "a" || ev.Generation != 1 || ev.Ending.Cause != sandboxd.CauseSignal {
+	if ev.ID != boxID || ev.Generation != 1 || ev.Ending.Cause != sandboxd.CauseSignal {
 		t.Fatalf("event %+v", ev)
 	}
-	if _, err := d.Connect(t.Context(), "a"); sandboxd.ClassOf(err) != sandboxd.ClassGone {
+	if _, err := d.Connect(t.Context(), boxID); sandboxd.ClassOf(err) != sandboxd.ClassGone {
 		t.Fatalf("connect: %v", err)
 	}
-	if st, err := d.Inspect(t.Context(), "a"); err != nil || st.Running || st.Ending == nil {
+	if st, err := d.Inspect(t.Context(), boxID); err != nil || st.Running || st.Ending == nil {
 		t.Fatalf("inspect: %+v %v", st, err)
 	}
-	if err := d.Stop(t.Context(), "a"); err != nil {
+	if err := d.Stop(t.Context(), boxID); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := d.Inspect(t.Context(), "a"); sandboxd.ClassOf(err) != sandboxd.ClassNotFound {
+	if _, err := d.Inspect(t.Context(), boxID); sandboxd.ClassOf(err) != sandboxd.ClassNotFound {
 		t.Fatalf("inspect after stop: %v", err)
 	}
 }
@@ -110,7 +112,7 @@ func TestFaults(t *testing.T) {
 		world := fake.NewWorld(fake.Config{StartError: boom, StartDelay: time.Second})
 		d := fake.New(world)
 		defer d.Close()
-		spec := sandboxd.EnvironmentSpec{ID: "a", Generation: 1}
+		spec := sandboxd.EnvironmentSpec{ID: boxID, Generation: 1}
 		begin := time.Now()
 		if _, err := d.Start(t.Context(), spec); !errors.Is(err, boom) || time.Since(begin) != time.Second {
 			t.Fatalf("start: %v after %v", err, time.Since(begin))
@@ -129,17 +131,20 @@ func TestFaults(t *testing.T) {
 			t.Fatalf("second start: %v", err)
 		}
 		begin = time.Now()
-		if ev := <-d.Events(); ev.ID != "a" || time.Since(begin) != time.Minute {
+		if ev := <-d.Events(); ev.ID != boxID || time.Since(begin) != time.Minute {
 			t.Fatalf("%+v after %v", ev, time.Since(begin))
 		}
-		if err := d.Adopt(t.Context(), "a", h); sandboxd.ClassOf(err) != sandboxd.ClassGone {
+		if err := d.Adopt(t.Context(), boxID, h); sandboxd.ClassOf(err) != sandboxd.ClassGone {
 			t.Fatalf("adopt of a dead one: %v", err)
 		}
 		if h, err = d.Start(t.Context(), spec); err != nil {
 			t.Fatal(err)
 		}
 		world.Configure(func(c *fake.Config) { c.Lost = true })
-		if err := d.Adopt(t.Context(), "a", h); sandboxd.ClassOf(err) != sandboxd.ClassGone {
+		d.Close()
+		d = fake.New(world)
+		defer d.Close()
+		if err := d.Adopt(t.Context(), boxID, h); sandboxd.ClassOf(err) != sandboxd.ClassGone {
 			t.Fatalf("adopt of a lost one: %v", err)
 		}
 		if ids, _ := d.List(t.Context()); len(ids) != 0 {

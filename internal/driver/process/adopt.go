@@ -61,7 +61,7 @@ func (d *Driver) Adopt(ctx context.Context, id string, raw sandboxd.Handle) erro
 	}
 	var h handle
 	herr := json.Unmarshal(raw, &h)
-	e := &environment{id: id, generation: h.Generation, limits: h.Limits, busy: make(chan struct{}), ended: make(chan struct{})}
+	e := &environment{id: id, generation: h.Generation, limits: h.Limits, groups: newCommandGroups(d.groups), busy: make(chan struct{}), ended: make(chan struct{})}
 	d.envs[id] = e
 	d.mu.Unlock()
 
@@ -70,6 +70,7 @@ func (d *Driver) Adopt(ctx context.Context, id string, raw sandboxd.Handle) erro
 		err = herr
 	}
 	if err == nil {
+		e.groups.adopt(id)
 		if err = d.commit(e, h.PID, pidfd); err == nil {
 			d.release(e, true)
 			return nil
@@ -85,6 +86,7 @@ func (d *Driver) Adopt(ctx context.Context, id string, raw sandboxd.Handle) erro
 		waitPID(h.PID, unix.WNOHANG) // ours when the same process started it
 	}
 	d.release(e, false)
+	e.letGo()
 	if cerr != nil {
 		return sandboxd.Wrap(sandboxd.ClassUnavailable, cerr, "remove what the sandbox left")
 	}

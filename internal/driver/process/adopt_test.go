@@ -13,6 +13,7 @@ import (
 func TestAdoptAfterRestartOfTheMachine(t *testing.T) {
 	captest.Root(t)
 	d := openDriver(t, t.TempDir())
+	defer d.Close()
 	raw, err := json.Marshal(handle{PID: 12345, Start: 1, Boot: "another boot"})
 	if err != nil {
 		t.Fatal(err)

@@ -10,7 +10,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -132,7 +131,7 @@ func (g *groups) dir(controller, sub string) string {
 func (r root) path(sub string) string {
 	if !slices.Contains(r.controllers, "memory") && !slices.Contains(r.controllers, "pids") {
 		id, rest, _ := strings.Cut(sub, "/")
-		if name := filepath.Base(rest); strings.HasPrefix(name, leafPrefix) {
+		if name := filepath.Base(rest); strings.HasPrefix(name, leafPrefix) || strings.HasPrefix(name, sparePrefix) {
 			return r.base + "/" + id + "/" + name
 		}
 		return r.base + "/" + id
@@ -245,26 +244,26 @@ func (g *groups) joinFile() string {
 
 // open answers the files by which a command joins a group, in every hierarchy in
 // which it is elsewhere than process 1.
-func (g *groups) open(sub string, limited bool) ([]*os.File, error) {
+func (g *groups) open(sub string, limited bool) ([]int, error) {
 	own := sandboxOf(sub) + "/" + initLeaf
 	return g.openIn(sub, func(r root) bool { return r.path(sub) != r.path(own) && r.splits(limited) })
 }
 
 // openIn answers the files by which a group is joined in those hierarchies.
-func (g *groups) openIn(sub string, wanted func(root) bool) ([]*os.File, error) {
-	var files []*os.File
+func (g *groups) openIn(sub string, wanted func(root) bool) ([]int, error) {
+	var fds []int
 	for _, r := range g.roots {
 		if !wanted(r) {
 			continue
 		}
 		fd, err := unix.Open(r.path(sub)+"/"+g.joinFile(), unix.O_WRONLY|unix.O_CLOEXEC, 0)
 		if err != nil {
-			closeFiles(files)
+			closeAll(fds)
 			return nil, err
 		}
-		files = append(files, os.NewFile(uintptr(fd), g.joinFile()))
+		fds = append(fds, fd)
 	}
-	return files, nil
+	return fds, nil
 }
 
 func sandboxOf(sub string) string {
@@ -272,135 +271,16 @@ func sandboxOf(sub string) string {
 	return id
 }
 
+func closeAll(fds []int) {
+	for _, fd := range fds {
+		unix.Close(fd)
+	}
+}
+
 func closeFiles(files []*os.File) {
 	for _, f := range files {
 		f.Close()
 	}
-}
-
-func (g *groups) write(controller, sub, file, value string) error {
-	dir := g.dir(controller, sub)
-	if dir == "" {
-		return fmt.Errorf("no %s controller", controller)
-	}
-	return writeFile(dir+"/"+file, value)
-}
-
-// readFile and writeFile do without the runtime's poller, which would be asked
-// about every one of these small files.
-func readFile(path string) (string, error) {
-	fd, err := retryInterrupted(func() (int, error) { return unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0) })
-	if err != nil {
-		return "", err
-	}
-	defer unix.Close(fd)
-	var text []byte
-	var buf [4096]byte
-	for {
-		n, err := retryInterrupted(func() (int, error) { return unix.Read(fd, buf[:]) })
-		if err != nil {
-			return "", err
-		}
-		if n == 0 {
-			return string(text), nil
-		}
-		text = append(text, buf[:n]...)
-	}
-}
-
-func writeFile(path, value string) error {
-	fd, err := retryInterrupted(func() (int, error) { return unix.Open(path, unix.O_WRONLY|unix.O_CLOEXEC, 0) })
-	if err != nil {
-		return err
-	}
-	defer unix.Close(fd)
-	_, err = retryInterrupted(func() (int, error) { return unix.Write(fd, []byte(value)) })
-	return err
-}
-
-func retryInterrupted(call func() (int, error)) (int, error) {
-	for {
-		n, err := call()
-		if err != unix.EINTR {
-			return n, err
-		}
-	}
-}
-
-// read answers a number; what is not there is 0.
-func (g *groups) read(controller, sub, file string) int64 {
-	text, err := readFile(g.dir(controller, sub) + "/" + file)
-	if err != nil {
-		return 0
-	}
-	n, err := strconv.ParseInt(strings.TrimSpace(text), 10, 64)
-	if err != nil {
-		return 0 // as "max"
-	}
-	return n
-}
-
-// field answers the number after a word; what is not there is 0.
-func (g *groups) field(controller, sub, file, name string) int64 {
-	text, err := readFile(g.dir(controller, sub) + "/" + file)
-	if err != nil {
-		return 0
-	}
-	for line := range strings.Lines(text) {
-		if f := strings.Fields(line); len(f) == 2 && f[0] == name {
-			n, err := strconv.ParseInt(f[1], 10, 64)
-			if err != nil {
-				return 0
-			}
-			return n
-		}
-	}
-	return 0
-}
-
-// limitMemory, limitPIDs and limitCPU leave a group as it is for 0.
-func (g *groups) limitMemory(sub string, bytes int64) error {
-	if bytes <= 0 {
-		return nil
-	}
-	value := strconv.FormatInt(bytes, 10)
-	if g.v2 {
-		if err := g.write("memory", sub, "memory.max", value); err != nil {
-			return err
-		}
-		return ignoreMissing(g.write("memory", sub, "memory.swap.max", "0"))
-	}
-	if err := g.write("memory", sub, "memory.limit_in_bytes", value); err != nil {
-		return err
-	}
-	return ignoreMissing(g.write("memory", sub, "memory.memsw.limit_in_bytes", value))
-}
-
-// ignoreMissing is for files of options that a kernel may lack, as swap.
-func ignoreMissing(err error) error {
-	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) || errors.Is(err, unix.EOPNOTSUPP) {
-		return nil
-	}
-	return err
-}
-
-func (g *groups) limitPIDs(sub string, n int64) error {
-	if n <= 0 {
-		return nil
-	}
-	return g.write("pids", sub, "pids.max", strconv.FormatInt(n, 10))
-}
-
-func (g *groups) limitCPU(sub string, cpus float64) error {
-	if cpus <= 0 || g.dir("cpu", sub) == "" {
-		return nil
-	}
-	const period = 100_000
-	quota := max(int64(cpus*period), 1000)
-	if g.v2 {
-		return g.write("cpu", sub, "cpu.max", fmt.Sprintf("%d %d", quota, period))
-	}
-	return g.write("cpu", sub, "cpu.cfs_quota_us", strconv.FormatInt(quota, 10))
 }
 
 // tree lists the directories of a group and below it in the pids hierarchy. Below
@@ -428,11 +308,7 @@ func (g *groups) members(sub string) []int {
 		if err != nil {
 			continue
 		}
-		for _, f := range strings.Fields(text) {
-			if pid, err := strconv.Atoi(f); err == nil && pid > 0 {
-				pids = append(pids, pid)
-			}
-		}
+		pids = append(pids, pidsIn(text)...)
 	}
 	return pids
 }
@@ -500,18 +376,21 @@ func retry(ctx context.Context, do func() (bool, error)) error {
 // remove removes a group and what is below it in every hierarchy. A group whose
 // last process has just died is busy for a moment.
 func (g *groups) remove(ctx context.Context, sub string) error {
-	return retry(ctx, func() (bool, error) {
-		done := true
-		for _, r := range g.roots {
-			err := removeTree(r.path(sub))
-			if errors.Is(err, unix.EBUSY) {
-				done = false
-			} else if err != nil {
-				return false, err
-			}
+	return retry(ctx, func() (bool, error) { return g.tryRemove(sub) })
+}
+
+// tryRemove says whether nothing of the group is left.
+func (g *groups) tryRemove(sub string) (bool, error) {
+	done := true
+	for _, r := range g.roots {
+		err := removeTree(r.path(sub))
+		if errors.Is(err, unix.EBUSY) {
+			done = false
+		} else if err != nil {
+			return false, err
 		}
-		return done, nil
-	})
+	}
+	return done, nil
 }
 
 func removeTree(dir string) error {

@@ -34,30 +34,14 @@ func (d *Driver) CreateGroup(ctx context.Context, id, command string, limits san
 	if err != nil {
 		return nil, err
 	}
-	g := d.groups
-	pids := limits.PIDs
-	if pids <= 0 {
-		pids = e.limits.PIDs // so that what is refused is counted for the command
-	}
-	limited := limits.CPUs > 0
-	if err := g.createCommand(sub, limited); errors.Is(err, fs.ErrExist) {
+	files, err := e.groups.create(sub, limits, e.limits.PIDs)
+	if errors.Is(err, fs.ErrExist) {
 		return nil, sandboxd.Errorf(sandboxd.ClassConflict, "the command has a group already")
-	} else if err != nil {
-		return nil, g.unmade(ctx, sub, err)
 	}
-	if err := errors.Join(g.limitMemory(sub, limits.MemoryBytes), g.limitPIDs(sub, pids), g.limitCPU(sub, limits.CPUs)); err != nil {
-		return nil, g.unmade(ctx, sub, err)
-	}
-	files, err := g.open(sub, limited)
 	if err != nil {
-		return nil, g.unmade(ctx, sub, err)
+		return nil, errors.Join(sandboxd.Wrap(sandboxd.ClassUnavailable, err, "the command's cgroup cannot be made"), d.groups.remove(ctx, sub))
 	}
 	return files, nil
-}
-
-// unmade removes what there is of a command's group that could not be made.
-func (g *groups) unmade(ctx context.Context, sub string, err error) error {
-	return errors.Join(sandboxd.Wrap(sandboxd.ClassUnavailable, err, "the command's cgroup cannot be made"), g.remove(ctx, sub))
 }
 
 // KillGroup is sandboxd.CommandGroups'.
@@ -66,6 +50,7 @@ func (d *Driver) KillGroup(ctx context.Context, id, command string) error {
 	if err != nil {
 		return err
 	}
+	d.commandsOf(id).used(sub)
 	if err := d.groups.kill(ctx, sub); err != nil {
 		return sandboxd.Wrap(sandboxd.ClassUnavailable, err, "the command's processes do not end")
 	}
@@ -78,25 +63,29 @@ func (d *Driver) GroupUsage(_ context.Context, id, command string) (sandboxd.Gro
 	if err != nil {
 		return sandboxd.GroupUsage{}, err
 	}
-	g := d.groups
-	if unix.Access(g.dir("pids", sub), unix.F_OK) != nil {
-		return sandboxd.GroupUsage{}, sandboxd.Errorf(sandboxd.ClassNotFound, "the command has no group")
-	}
-	own, whole := g.memoryLimit(sub), g.memoryLimit(filepath.Dir(sub))
-	u := sandboxd.GroupUsage{
-		Processes:   len(g.members(sub)),
-		CPU:         g.cpu(sub),
-		PeakBytes:   g.peak(sub),
-		MemoryLimit: own,
-		OOMKills:    g.oomKills(sub),
-		PIDsLimit:   g.read("pids", sub, "pids.max"),
-		PIDsRefused: g.field("pids", sub, "pids.events", "max"),
-	}
-	if own == 0 || whole != 0 && whole < own {
-		u.MemoryLimit = whole
-	}
-	u.OOMInSandbox = u.OOMKills > 0 && (own == 0 || !g.hitLimit(sub))
-	return u, nil
+	var u sandboxd.GroupUsage
+	err = d.commandsOf(id).with(sub, func(c *group) error {
+		processes, err := c.processes()
+		if err != nil {
+			return sandboxd.Errorf(sandboxd.ClassNotFound, "the command has no group")
+		}
+		u = sandboxd.GroupUsage{
+			Processes: processes, CPU: c.cpu(), PeakBytes: c.peak(), OOMKills: c.oomKills(), PIDsRefused: c.pidsRefused(),
+		}
+		if u.OOMKills > 0 {
+			own, whole := c.memoryLimit(), d.groups.memoryLimit(filepath.Dir(sub))
+			u.OOMInSandbox = own == 0 || !c.hitLimit()
+			u.MemoryLimit = own
+			if own == 0 || whole != 0 && whole < own {
+				u.MemoryLimit = whole
+			}
+		}
+		if u.PIDsRefused > 0 {
+			u.PIDsLimit = c.number("pids", "pids.max")
+		}
+		return nil
+	})
+	return u, err
 }
 
 // RemoveGroup is sandboxd.CommandGroups'. It waits a little for a group whose
@@ -106,13 +95,31 @@ func (d *Driver) RemoveGroup(ctx context.Context, id, command string) error {
 	if err != nil {
 		return err
 	}
+	kept := false
+	set := d.commandsOf(id)
+	set.sweep()
+	err = set.with(sub, func(c *group) error {
+		processes, err := c.processes()
+		if err == nil && processes > 0 {
+			return sandboxd.Errorf(sandboxd.ClassBusy, "processes of the command are running")
+		}
+		kept = err == nil && set.keep(c)
+		return nil
+	})
+	if kept {
+		return nil
+	}
+	// Nobody asks again what it counted: no descriptor is kept for what was left behind.
+	set.drop(sub)
+	if err != nil {
+		set.leave(sub)
+		return err
+	}
 	ctx, cancel := context.WithTimeout(ctx, 250*time.Millisecond)
 	defer cancel()
-	if len(d.groups.members(sub)) > 0 {
-		return sandboxd.Errorf(sandboxd.ClassBusy, "processes of the command are running")
-	}
 	err = d.groups.remove(ctx, sub)
 	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, unix.EBUSY) {
+		set.leave(sub)
 		return sandboxd.Errorf(sandboxd.ClassBusy, "processes of the command are ending")
 	}
 	if err != nil {
@@ -121,44 +128,13 @@ func (d *Driver) RemoveGroup(ctx context.Context, id, command string) error {
 	return nil
 }
 
-// memoryLimit is 0 for none.
-func (g *groups) memoryLimit(sub string) int64 {
-	if g.v2 {
-		return g.read("memory", sub, "memory.max")
+// commandsOf answers the groups of a sandbox's commands; of one that is not here,
+// an empty set, with which what is left on disk can be read and removed.
+func (d *Driver) commandsOf(id string) *commandGroups {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if e := d.envs[id]; e != nil && e.groups != nil {
+		return e.groups
 	}
-	n := g.read("memory", sub, "memory.limit_in_bytes")
-	if n >= 1<<60 {
-		return 0 // how version 1 writes none
-	}
-	return n
-}
-
-func (g *groups) peak(sub string) int64 {
-	if g.v2 {
-		return g.read("memory", sub, "memory.peak")
-	}
-	return g.read("memory", sub, "memory.max_usage_in_bytes")
-}
-
-// oomKills counts the processes of this group, by whichever limit they died.
-func (g *groups) oomKills(sub string) int64 {
-	if g.v2 {
-		return g.field("memory", sub, "memory.events", "oom_kill")
-	}
-	return g.field("memory", sub, "memory.oom_control", "oom_kill")
-}
-
-// hitLimit says whether the group's own memory limit was reached.
-func (g *groups) hitLimit(sub string) bool {
-	if g.v2 {
-		return g.field("memory", sub, "memory.events", "oom") > 0
-	}
-	return g.read("memory", sub, "memory.failcnt") > 0
-}
-
-func (g *groups) cpu(sub string) time.Duration {
-	if g.v2 {
-		return time.Duration(g.field("cpu", sub, "cpu.stat", "usage_usec")) * time.Microsecond
-	}
-	return time.Duration(g.read("cpuacct", sub, "cpuacct.usage"))
+	return &commandGroups{g: d.groups, closed: true}
 }

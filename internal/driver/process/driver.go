@@ -59,6 +59,7 @@ type environment struct {
 	id         string
 	generation int64
 	limits     sandboxd.Limits
+	groups     *commandGroups // nil in the place of one that is only being stopped
 	pid        int
 	pidfd      *os.File      // nil until it is started or adopted
 	started    time.Time     // by our clock; zero when adopted
@@ -116,15 +117,23 @@ func (d *Driver) Close() error {
 	d.envs = map[string]*environment{}
 	d.mu.Unlock()
 	for _, e := range envs {
-		if e.pidfd != nil {
-			e.pidfd.Close()
-		}
+		e.letGo()
 	}
 	d.events.close()
 	if d.groups != nil {
 		d.groups.removeBase() // stays while a sandbox is in it
 	}
 	return nil
+}
+
+// letGo closes what is open of an environment, which lives on or has ended.
+func (e *environment) letGo() {
+	if e.pidfd != nil {
+		e.pidfd.Close()
+	}
+	if e.groups != nil {
+		e.groups.close()
+	}
 }
 
 var errClosed = sandboxd.Errorf(sandboxd.ClassUnavailable, "the driver is closed")
@@ -262,7 +271,11 @@ func (d *Driver) Stop(ctx context.Context, id string) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTime)
 	defer cancel()
 	err = d.stop(ctx, e)
-	d.release(e, err != nil && e.pidfd != nil)
+	keep := err != nil && e.pidfd != nil
+	d.release(e, keep)
+	if !keep {
+		e.letGo()
+	}
 	return err
 }
 

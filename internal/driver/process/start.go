@@ -41,7 +41,7 @@ func (d *Driver) Start(ctx context.Context, spec sandboxd.EnvironmentSpec) (sand
 	if err := d.check(spec); err != nil {
 		return nil, err
 	}
-	e := &environment{id: spec.ID, generation: spec.Generation, limits: spec.Limits, busy: make(chan struct{}), ended: make(chan struct{})}
+	e := &environment{id: spec.ID, generation: spec.Generation, limits: spec.Limits, groups: newCommandGroups(d.groups), busy: make(chan struct{}), ended: make(chan struct{})}
 	if err := d.reserve(e); err != nil {
 		return nil, err
 	}
@@ -94,6 +94,7 @@ func (d *Driver) reserve(e *environment) error {
 		default:
 			return conflict
 		}
+		old.letGo()
 	}
 	d.envs[e.id] = e
 	return nil
@@ -344,17 +345,17 @@ func (l *launch) bind() (*os.File, error) {
 // and of the init's own groups.
 func (l *launch) instruct() error {
 	d := l.driver
-	files, err := d.groups.open(filepath.Join(l.spec.ID, commandsDir, otherLeaf), false)
+	fds, err := d.groups.open(filepath.Join(l.spec.ID, commandsDir, otherLeaf), false)
 	if err != nil {
 		return err
 	}
-	defer func() { closeFiles(files) }()
-	commands := len(files)
+	defer func() { closeAll(fds) }()
+	commands := len(fds)
 	own, err := d.groups.openIn(filepath.Join(l.spec.ID, initLeaf), func(root) bool { return true })
 	if err != nil {
 		return err
 	}
-	files = append(files, own...)
+	fds = append(fds, own...)
 	body, err := json.Marshal(setup.Spec{
 		Base: filepath.Join(d.cfg.RunDir, rootMount), Root: d.cfg.RootDir,
 		Workspace: l.spec.Workspace, Home: l.spec.Home, UID: l.spec.UID, Hostname: l.spec.Hostname,
@@ -366,10 +367,6 @@ func (l *launch) instruct() error {
 	}
 	if len(body) > setup.MaxSpec {
 		return errors.New("the specification is too long")
-	}
-	fds := make([]int, len(files))
-	for i, f := range files {
-		fds[i] = int(f.Fd())
 	}
 	_, err = retryInterrupted(func() (int, error) {
 		return 0, unix.Sendmsg(int(l.orders.Fd()), body, unix.UnixRights(fds...), nil, unix.MSG_NOSIGNAL)

@@ -16,6 +16,7 @@ import (
 	"sandboxd/internal/driver/process"
 	"sandboxd/internal/host"
 	"sandboxd/internal/host/hosttest"
+	"sandboxd/internal/leaktest"
 	"sandboxd/internal/store"
 	"sandboxd/internal/workspace/workspacetest"
 )
@@ -28,6 +29,7 @@ func fakeDriver(testing.TB, string) sandboxd.Driver { return fake.New(fake.NewWo
 func processDriver(t testing.TB, dir string) sandboxd.Driver {
 	t.Helper()
 	captest.Root(t)
+	leaktest.Sandboxes(dir)
 	d, err := process.New(process.Config{DataDir: dir, RunDir: filepath.Join(dir, "run")})
 	if err != nil {
 		t.Fatal(err)

@@ -10,6 +10,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"syscall"
@@ -30,6 +31,7 @@ type Spawner struct {
 
 	mu       sync.Mutex // held over a fork, so that the reaper knows every child
 	children map[int]*process
+	born     chan struct{} // has one when there may be children again
 }
 
 // New makes a spawner whose commands join groups (files of cgroups, open, to write "0" to)
@@ -39,23 +41,39 @@ func New(groups []int, openFiles uint64) *Spawner {
 	if err := unix.Prlimit(0, unix.RLIMIT_NOFILE, nil, &most); err == nil {
 		openFiles = min(openFiles, most.Max) // more cannot be given
 	}
-	return &Spawner{groups: groups, openFiles: openFiles, children: map[int]*process{}}
+	return &Spawner{groups: groups, openFiles: openFiles, children: map[int]*process{}, born: make(chan struct{}, 1)}
 }
 
-// Reap collects every child that has ended. It is to be called after each
-// SIGCHLD; signals coalesce, so it goes on until there is none.
+// Reap collects children as they end and does not return. It waits in the kernel,
+// with a thread of its own: by a signal the news would go through two more threads,
+// which takes as long as starting a program.
 func (s *Spawner) Reap() {
 	for {
-		s.mu.Lock()
+		// Only looked at here: a number must not be free before the lock is held.
+		switch unix.Waitid(unix.P_ALL, 0, nil, unix.WEXITED|unix.WNOWAIT, nil) {
+		case nil:
+			s.collect()
+			// Who waited goes on with this thread; another would have to be woken.
+			runtime.Gosched()
+		case unix.ECHILD:
+			// Whatever is handed to process 1 comes from a child that it has.
+			<-s.born
+		}
+	}
+}
+
+// collect takes every child that has ended.
+func (s *Spawner) collect() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for {
 		var status unix.WaitStatus
 		var usage unix.Rusage
 		pid, err := unix.Wait4(-1, &status, unix.WNOHANG, &usage)
 		if err == unix.EINTR {
-			s.mu.Unlock()
 			continue
 		}
 		if err != nil || pid <= 0 {
-			s.mu.Unlock()
 			return
 		}
 		if p := s.children[pid]; p != nil {
@@ -63,7 +81,6 @@ func (s *Spawner) Reap() {
 			p.exit = exitOf(status, usage)
 			close(p.done)
 		}
-		s.mu.Unlock()
 	}
 }
 
@@ -113,6 +130,10 @@ func (s *Spawner) Spawn(spec wire.Start, groups []int) (inside.Process, error) {
 		s.children[pid] = p
 	}
 	s.mu.Unlock()
+	select {
+	case s.born <- struct{}{}: // also after a failed one: what it forked is to be reaped
+	default:
+	}
 	if err != nil {
 		p.abandon()
 		return nil, err

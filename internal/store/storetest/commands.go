@@ -86,34 +86,44 @@ func firstEndingWins(t *testing.T, s sandboxd.HostStore) {
 	if _, _, err := s.CreateCommand(t.Context(), cmd); err != nil {
 		t.Fatal(err)
 	}
+	for _, cause := range []sandboxd.Cause{sandboxd.CauseTimeout, sandboxd.CauseStopped} {
+		if err := s.IntendCommand(t.Context(), sb.ID, "c", cause); err != nil {
+			t.Fatal(err)
+		}
+		if rec, err := s.GetCommand(t.Context(), sb.ID, "c"); err != nil || rec.Intent != sandboxd.CauseTimeout {
+			t.Fatalf("intent %q, %v; the first one stands", rec.Intent, err)
+		}
+	}
 	code := 0
 	causes := []sandboxd.Cause{sandboxd.CauseExit, sandboxd.CauseTimeout, sandboxd.CauseStopped, sandboxd.CauseMemory}
-	results := make([]sandboxd.CommandRecord, len(causes))
+	kept := make([]bool, len(causes))
 	var wg sync.WaitGroup
 	for i, cause := range causes {
 		wg.Go(func() {
 			var err error
 			ending := sandboxd.Ending{Cause: cause, ExitCode: &code, At: time.Now().UTC()}
-			if results[i], err = s.EndCommand(t.Context(), sb.ID, "c", int64(100+i), ending); err != nil {
+			if kept[i], err = s.EndCommand(t.Context(), sb.ID, "c", int64(100+i), ending); err != nil {
 				t.Error(err)
 			}
 		})
 	}
 	wg.Wait()
-	if results[0].Ending == nil {
-		t.Fatal("no ending")
-	}
-	for _, r := range results {
-		same(t, "ending", r, results[0])
-	}
-	if won := causes[results[0].Offset-100]; won != results[0].Ending.Cause {
-		t.Fatalf("the offset of %s with the ending of %s", won, results[0].Ending.Cause)
-	}
 	got, err := s.GetCommand(t.Context(), sb.ID, "c")
 	if err != nil {
 		t.Fatal(err)
 	}
-	same(t, "got", got, results[0])
+	if got.Ending == nil {
+		t.Fatal("no ending")
+	}
+	won := got.Offset - 100
+	if causes[won] != got.Ending.Cause {
+		t.Fatalf("the offset of %s with the ending of %s", causes[won], got.Ending.Cause)
+	}
+	for i, k := range kept {
+		if k != (int64(i) == won) {
+			t.Fatalf("ending %d was kept: %v, and number %d is there", i, k, won)
+		}
+	}
 }
 
 // nothingIsShared changes what a caller passed and got, and looks whether the
@@ -154,7 +164,8 @@ func cancelledAndClosed(t *testing.T, s sandboxd.HostStore) {
 		_, getCommandErr := s.GetCommand(ctx, rec.ID, "c")
 		_, listCommandsErr := s.ListCommands(ctx, rec.ID)
 		_, endErr := s.EndCommand(ctx, rec.ID, "c", 0, sandboxd.Ending{})
-		return []error{createErr, getErr, keyErr, listErr, updateErr, commandErr, getCommandErr, listCommandsErr, endErr, s.DeleteCommands(ctx, rec.ID)}
+		intendErr := s.IntendCommand(ctx, rec.ID, "c", sandboxd.CauseStopped)
+		return []error{intendErr, createErr, getErr, keyErr, listErr, updateErr, commandErr, getCommandErr, listCommandsErr, endErr, s.DeleteCommands(ctx, rec.ID)}
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()

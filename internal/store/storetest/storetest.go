@@ -64,6 +64,8 @@ func NewCommand(sandbox, id string) sandboxd.CommandRecord {
 	return sandboxd.CommandRecord{
 		Command: sandboxd.Command{ID: id, SandboxID: sandbox, Generation: 1, Argv: []string{"true"}, StartedAt: now},
 		Spec:    sandboxd.CommandSpec{ID: id, Argv: []string{"true"}},
+
+		StartedBoot: sandboxd.BootTime{ID: "a boot", Since: 5 * time.Hour},
 	}
 }
 
@@ -409,6 +411,7 @@ func notFound(t *testing.T, s sandboxd.HostStore) {
 	wantClass(t, err, sandboxd.ClassNotFound)
 	_, err = s.EndCommand(ctx, id, "c", 0, sandboxd.Ending{Cause: sandboxd.CauseExit})
 	wantClass(t, err, sandboxd.ClassNotFound)
+	wantClass(t, s.IntendCommand(ctx, id, "c", sandboxd.CauseStopped), sandboxd.ClassNotFound)
 	if list, err := s.List(ctx); err != nil || list == nil || len(list) != 0 {
 		t.Fatalf("list %v, %v; want empty and not nil", list, err)
 	}

@@ -25,6 +25,8 @@ func main() {
 		"descriptors": descriptors, "terminals": terminals, "zombies": zombies, "orphans": orphans, "hold": func([]string) { hold() },
 		"listen": listen, "dial": dial, "segment-put": segmentPut, "segment-get": segmentGet,
 		"hunt": hunt, "kill-all": killAll, "ids": ids, "mounts": mounts, "type-ahead": typeAhead, "flood": flood,
+		"exit": exit, "exit-thread": exitThread, "panic": func([]string) { panic("on purpose") }, "descriptors-fail": descriptorsFail,
+		"forbidden": forbidden, "broken-pipe": brokenPipe, "alarm": alarm, "eat-slowly": eatSlowly, "eat-in-threads": eatInThreads,
 	}
 	if len(os.Args) < 2 || acts[os.Args[1]] == nil {
 		fmt.Fprintln(os.Stderr, "no such act")
