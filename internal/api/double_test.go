@@ -34,6 +34,9 @@ type double struct {
 	content []byte
 	dial    func(ctx context.Context, port uint16) (sandboxd.PortConn, error)
 	ports   sandboxd.PortList
+	watcher sandboxd.Watcher
+	grepped sandboxd.GrepOptions
+	part    sandboxd.UploadPart
 
 	mu      sync.Mutex
 	stopped []string

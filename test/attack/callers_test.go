@@ -32,7 +32,9 @@ func (s *target) routes() []route {
 	bodies := map[string]string{
 		"/v1/sandboxes": `{"key":"made-by-a-stranger"}`, "/v1/sandboxes/{id}/exec": `{"argv":["true"]}`, "/v1/sandboxes/{id}/commands": `{"argv":["true"]}`,
 		"/v1/sandboxes/{id}/commands/{cid}/signal": `{"signal":"INT"}`, "/v1/sandboxes/{id}/commands/{cid}/resize": `{"cols":80,"rows":24}`,
-		"/v1/sandboxes/{id}/files/rename": `{"from":"a","to":"b"}`, "/v1/sandboxes/{id}/commands/{cid}/stop": `{"grace_s":0}`,
+		"/v1/sandboxes/{id}/files/rename": `{"from":"a","to":"b"}`, "/v1/sandboxes/{id}/files/edit": `{"path":"a","old":"a","new":"b"}`,
+		"/v1/sandboxes/{id}/files/read": `{"items":[{"path":"a"}]}`, "/v1/sandboxes/{id}/files/write": `{"items":[{"path":"a","text":"b"}]}`,
+		"/v1/sandboxes/{id}/commands/{cid}/stop": `{"grace_s":0}`,
 	}
 	var all []route
 	for path, operations := range document.Paths {
@@ -57,7 +59,7 @@ var upgrade = map[string]string{"Connection": "Upgrade", "Upgrade": "websocket",
 // at fills the ids in.
 func (r route) at(id, command string) request {
 	path := strings.NewReplacer("{id}", id, "{cid}", command, "{port}", "1").Replace(r.path)
-	if strings.Contains(r.path, "/files") && !strings.HasSuffix(r.path, "/rename") {
+	if strings.Contains(r.path, "/files") && r.body == "" {
 		path += "?path=a"
 	}
 	in := request{method: r.method, path: path}
