@@ -59,7 +59,7 @@ func (d *Driver) explainStart(err error, spec sandboxd.EnvironmentSpec) error {
 // stops it: only that shows that they work together.
 func (d *Driver) Fingerprint(ctx context.Context) sandboxd.Fingerprint {
 	fp := sandboxd.Fingerprint{Capabilities: sandboxd.Capabilities{SurvivesHostRestart: true, WritableRoot: true,
-		Networks: []string{"none"}, WorkspaceBind: true, Images: true}}
+		Networks: []string{"none", "proxy"}, WorkspaceBind: true, Images: true}}
 	fail := func(err error) sandboxd.Fingerprint {
 		fp.Works, fp.Reason = false, err.Error()
 		var e *sandboxd.Error

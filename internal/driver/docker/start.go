@@ -179,6 +179,16 @@ func bind(source, target string, readOnly bool) mount.Mount {
 		BindOptions: &mount.BindOptions{NonRecursive: true, Propagation: mount.PropagationRPrivate}}
 }
 
+// loopback6 gives a container the loopback of IPv6, which an engine takes from one
+// without a network, where the machine has it.
+func loopback6() map[string]string {
+	const name = "net.ipv6.conf.lo.disable_ipv6"
+	if _, err := os.Stat("/proc/sys/net/ipv6/conf/lo/disable_ipv6"); err != nil {
+		return nil
+	}
+	return map[string]string{name: "0"}
+}
+
 // options describe the container, without its mounts.
 func (d *Driver) options(spec sandboxd.EnvironmentSpec, img image) client.ContainerCreateOptions {
 	no, soon := false, 1
@@ -217,6 +227,7 @@ func (d *Driver) options(spec sandboxd.EnvironmentSpec, img image) client.Contai
 			OomScoreAdj:    oomScore,
 			ShmSize:        size,
 			Tmpfs:          temporary,
+			Sysctls:        loopback6(),
 			Runtime:        spec.OCIRuntime,
 			Init:           &no,
 			Resources: container.Resources{

@@ -46,7 +46,7 @@ func dockerDriver(runtime string) maker {
 	return func(t testing.TB, dir string) sandboxd.Driver {
 		t.Helper()
 		e := dockertest.Find(t, runtime)
-		d, err := docker.New(docker.Config{Host: e.Host, DataDir: dir, Image: e.Image, OCIRuntime: e.Runtime})
+		d, err := docker.New(docker.Config{Host: e.Host, DataDir: dir, Image: e.Tools(t), OCIRuntime: e.Runtime})
 		if err != nil {
 			t.Fatal(err)
 		}
