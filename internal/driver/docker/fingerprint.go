@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/moby/moby/api/types/system"
 	"github.com/moby/moby/client"
@@ -23,6 +24,9 @@ import (
 // probeUID is the user of the environment that Fingerprint tries to start. It is
 // nobody's: the sandboxes' own are given out from elsewhere.
 const probeUID = 65533
+
+// lookTime bounds the first question to an engine.
+const lookTime = 5 * time.Second
 
 // mountsDenied begins what is said when the engine sees other files than we do.
 const mountsDenied = "mounts denied: the container engine does not see the data directory at the same path"
@@ -68,7 +72,10 @@ func (d *Driver) Fingerprint(ctx context.Context) sandboxd.Fingerprint {
 		}
 		return fp
 	}
-	info, err := d.engine.info(ctx)
+	// A server that has another driver must not wait long for an engine that hangs.
+	quick := *d.engine
+	quick.limit = min(quick.limit, lookTime)
+	info, err := quick.info(ctx)
 	if err != nil {
 		fp.Level = []sandboxd.LevelLine{{Name: "engine", Needed: true, Detail: d.engine.where, Why: "install docker.io and start it, or name its socket in DOCKER_HOST"}}
 		return fail(err)
