@@ -24,12 +24,12 @@ type driverConfig struct {
 func newDriver(name string, cfg driverConfig) (sandboxd.Driver, error) {
 	switch name {
 	case "process":
-		return process.New(process.Config{DataDir: cfg.Data, RunDir: filepath.Join(cfg.Data, "run"), Log: cfg.Log})
+		return process.Open(process.Config{DataDir: cfg.Data, RunDir: filepath.Join(cfg.Data, "run"), Log: cfg.Log})
 	case "fake":
 		return fake.New(fake.NewWorld(fake.Config{})), nil
 	}
 	return nil, sandboxd.Errorf(sandboxd.ClassUnsupported, "this build has no %s driver yet", name).
-		WithHint("use --driver process, which needs root and no daemon")
+		WithHint("use --driver process, which needs no daemon")
 }
 
 // chooseDrivers makes the drivers that a server offers. Whoever names one gets it

@@ -235,6 +235,16 @@ func (l *Link) Signal(ctx context.Context, command string, sig int) error {
 	return l.send(ctx, nil, wire.Frame{Type: wire.TypeSignal, Number: c.number, Arg: uint64(sig)})
 }
 
+// End is Signal for a command that is to end with all that it started; see
+// wire.FlagWhole. Where the command has a cgroup, ending that is left to the caller.
+func (l *Link) End(ctx context.Context, command string, sig syscall.Signal) error {
+	c, err := l.find(command)
+	if err != nil {
+		return err
+	}
+	return l.send(ctx, nil, wire.Frame{Type: wire.TypeSignal, Flags: wire.FlagWhole, Number: c.number, Arg: uint64(sig)})
+}
+
 // Resize sets the size of a command's terminal; without one it does nothing.
 func (l *Link) Resize(ctx context.Context, command string, size sandboxd.TTY) error {
 	c, err := l.find(command)

@@ -202,7 +202,12 @@ func (c *command) begin(ctx context.Context) (*guest.Link, error) {
 		return nil, err
 	}
 	var files []*os.File
-	if groups, ok := c.env.b.driver.(sandboxd.CommandGroups); ok {
+	groups, ok := c.env.b.driver.(sandboxd.CommandGroups)
+	if !ok && c.spec.Limits != (sandboxd.CommandLimits{}) {
+		return nil, sandboxd.Errorf(sandboxd.ClassUnsupported, "a command cannot be given limits of its own here").
+			WithHint("they need cgroups; `sandboxd doctor` says why there are none")
+	}
+	if ok {
 		files, err = groups.CreateGroup(ctx, c.env.b.id, c.id, c.spec.Limits)
 		if err != nil {
 			return nil, err
@@ -403,7 +408,7 @@ func (c *command) end(cause sandboxd.Cause, grace time.Duration) {
 	defer cancel()
 	link, err := c.env.connected(ctx)
 	if err == nil && grace > 0 {
-		if err := link.Signal(ctx, c.id, int(syscall.SIGTERM)); err == nil {
+		if err := link.End(ctx, c.id, syscall.SIGTERM); err == nil {
 			t := time.NewTimer(grace)
 			select {
 			case <-c.done:
@@ -416,7 +421,7 @@ func (c *command) end(cause sandboxd.Cause, grace time.Duration) {
 	if c.group {
 		c.killGroup(ctx)
 	} else if link != nil && !c.isDone() {
-		if err := link.Signal(ctx, c.id, int(syscall.SIGKILL)); err != nil {
+		if err := link.End(ctx, c.id, syscall.SIGKILL); err != nil {
 			c.env.b.h.log.Warn("command not killed", "sandbox", c.env.b.id, "command", c.id, "err", err)
 		}
 	}

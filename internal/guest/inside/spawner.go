@@ -39,6 +39,13 @@ type Process interface {
 	Wait() wire.Exit
 }
 
+// Tree is the optional power of a Process to reach all that it started.
+type Tree interface {
+	// KillAll kills every process of the command, also those that left its session
+	// and outlived their parents, and returns when none is left or it gives up.
+	KillAll()
+}
+
 // Output is one stream of a process; Tag is 1 for stdout (and a terminal), 2 for stderr.
 type Output struct {
 	Tag byte
