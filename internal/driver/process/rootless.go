@@ -83,7 +83,7 @@ func (r roll) enter(id string, h sandboxd.Handle) error {
 
 func (r roll) list() ([]string, error) {
 	entries, err := os.ReadDir(r.dir)
-	if err != nil {
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
 	var ids []string

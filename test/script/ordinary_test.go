@@ -1,0 +1,69 @@
+package script
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"sandboxd/internal/captest"
+	"sandboxd/internal/isolate"
+	"sandboxd/test/server"
+)
+
+// ordinary is a user without rights.
+func ordinary() *syscall.Credential { return &syscall.Credential{Uid: captest.User, Gid: captest.User} }
+
+// home makes a directory of the ordinary user's with the program and the example.
+func home(t *testing.T) string {
+	t.Helper()
+	captest.Root(t)
+	usable, detail, _ := isolate.UserNamespaces()
+	captest.Need(t, "rootless", usable, detail)
+	// Below the temporary directory itself: those of a test are root's alone.
+	dir, err := os.MkdirTemp("", "ordinary-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	if err := os.Chmod(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	repository := server.Repository()
+	for _, cmd := range [][]string{
+		{"mkdir", dir + "/examples"}, {"cp", "-R", repository + "/examples/sales", dir + "/examples/"}, {"cp", "-R", repository + "/scripts", dir + "/"},
+		{"cp", server.Program("sandboxd"), dir + "/"}, {"chown", "-R", "65532:65532", dir},
+	} {
+		if out, err := exec.Command(cmd[0], cmd[1:]...).CombinedOutput(); err != nil {
+			t.Fatalf("%v: %v: %s", cmd, err, out)
+		}
+	}
+	return dir
+}
+
+// homeOf is the home that a data directory is in, "" for one of root's.
+func homeOf(data string) string {
+	if dir := filepath.Dir(data); strings.HasPrefix(filepath.Base(dir), "ordinary-") {
+		return dir
+	}
+	return ""
+}
+
+// A server of an ordinary user runs commands, and its sandboxes outlive it.
+func TestOrdinaryUser(t *testing.T) {
+	dir := home(t)
+	scripts(t, testscript.Params{Files: []string{"testdata/process/survival.txtar"}, Setup: func(env *testscript.Env) error {
+		env.Setenv("SANDBOXD_DATA", filepath.Join(dir, "data"))
+		return nil
+	}})
+}
+
+// TestMakeRunAsAnOrdinaryUser is the README's first command.
+func TestMakeRunAsAnOrdinaryUser(t *testing.T) {
+	dir := home(t)
+	makeRun(t, example{repository: dir, program: filepath.Join(dir, "sandboxd"), dir: filepath.Join(dir, "run"), user: ordinary()})
+}
