@@ -116,7 +116,7 @@ func (l *Link) Start(ctx context.Context, start wire.Start, groups []*os.File) e
 	case <-l.broken:
 		return l.Err()
 	case <-ctx.Done():
-		l.background(wire.Frame{Type: wire.TypeSignal, Number: c.number, Arg: uint64(syscall.SIGKILL)})
+		l.background(wire.Frame{Type: wire.TypeSignal, Flags: wire.FlagWhole, Number: c.number, Arg: uint64(syscall.SIGKILL)})
 		l.Forget(start.ID)
 		return unavailable(ctx.Err(), "the command was not started in time")
 	}

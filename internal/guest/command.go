@@ -219,7 +219,6 @@ func (c *command) wake() {
 	}
 }
 
-// deliver hands over what is pending, all of it at a time, until there is no more.
 // After so much output without a pause a command's delivery gives way. The Go
 // scheduler looks for what others wait for when a goroutine waits, not while two
 // that never do keep its threads busy.
@@ -228,6 +227,7 @@ const (
 	breath  = 20 * time.Microsecond
 )
 
+// deliver hands over what is pending, all of it at a time, until there is no more.
 func (c *command) deliver() {
 	l := c.l
 	l.mu.Lock()

@@ -110,7 +110,11 @@ func (h *Host) adopt(ctx context.Context, b *box, rec sandboxd.SandboxRecord) er
 	}
 	h.spawn(env.keepAttached)
 	for _, c := range env.commandList() {
-		c.arm()
+		if cause := c.intended(); cause != "" {
+			h.spawn(func() { c.end(cause, killGrace) }) // what the former host had begun
+		} else {
+			c.arm()
+		}
 	}
 	h.log.Info("adopted", "sandbox", rec.ID, "key", rec.Key, "generation", rec.Generation, "commands", len(env.commandList()))
 	return nil

@@ -3,6 +3,7 @@ package process
 import (
 	"context"
 	"os"
+	"path/filepath"
 	"testing"
 
 	"sandboxd"
@@ -174,5 +175,72 @@ func TestSparesAreAdopted(t *testing.T) {
 	}
 	if _, err := os.Stat(d.groups.dir("pids", spec.ID)); !os.IsNotExist(err) {
 		t.Errorf("the sandbox's group: %v", err)
+	}
+}
+
+// What a command leaves behind costs the server no descriptor, and its group goes when
+// the last process of it has ended by itself.
+func TestLeftBehindIsLetGo(t *testing.T) {
+	need(t)
+	b := openBox(t, nil)
+	ctx := context.Background()
+	const n = 5
+	open := func() int {
+		entries, err := os.ReadDir("/proc/self/fd")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(entries)
+	}
+	id, _ := b.spend(t, sandboxd.CommandLimits{}, "true") // what is opened once is open
+	b.removeGroup(t, id)
+	before := open()
+	var left []string
+	for range n {
+		id, u := b.spend(t, sandboxd.CommandLimits{}, "(until [ -e go ]; do sleep 0.02; done) >/dev/null 2>&1 &")
+		if u.Processes == 0 {
+			t.Fatal("nothing is left behind")
+		}
+		if err := b.d.RemoveGroup(ctx, b.spec.ID, id); sandboxd.ClassOf(err) != sandboxd.ClassBusy {
+			t.Fatalf("with processes in it: %v", err)
+		}
+		left = append(left, id)
+	}
+	// One spare may be in use or not.
+	if after := open(); after > before+2 {
+		t.Errorf("%d descriptors after %d groups were left behind, %d before", after, n, before)
+	}
+	id, _ = b.spend(t, sandboxd.CommandLimits{}, "touch go")
+	b.removeGroup(t, id)
+	for _, id := range left {
+		b.usageAtEnd(ctx, t, id, func(u sandboxd.GroupUsage) bool { return u.Processes == 0 })
+	}
+	for range n {
+		id, _ := b.spend(t, sandboxd.CommandLimits{}, "true")
+		b.removeGroup(t, id)
+	}
+	for _, id := range left {
+		if _, err := b.d.GroupUsage(ctx, b.spec.ID, id); sandboxd.ClassOf(err) != sandboxd.ClassNotFound {
+			t.Errorf("group %s after its processes have ended: %v", id, err)
+		}
+	}
+}
+
+// A server that dies between two hierarchies leaves a group of two names.
+func TestHalfRenamedGroupIsNotUsed(t *testing.T) {
+	need(t)
+	b := openBox(t, nil)
+	captest.Need(t, "cgroup1", !b.d.groups.v2, "groups are renamed on version 1 only")
+	id, _ := b.spend(t, sandboxd.CommandLimits{}, "true")
+	b.removeGroup(t, id)
+	spare := b.d.groups.dir("memory", b.d.commandsOf(b.spec.ID).spares[0].sub)
+	if err := os.Rename(spare, filepath.Join(filepath.Dir(spare), leafPrefix+"half")); err != nil {
+		t.Fatal(err)
+	}
+	later := newCommandGroups(b.d.groups)
+	defer later.close()
+	later.adopt(b.spec.ID)
+	if len(later.spares) != 0 || later.made == 0 {
+		t.Fatalf("%d spares are found, the last number is %d", len(later.spares), later.made)
 	}
 }
