@@ -67,3 +67,28 @@ func TestMakeRunAsAnOrdinaryUser(t *testing.T) {
 	dir := home(t)
 	makeRun(t, example{repository: dir, program: filepath.Join(dir, "sandboxd"), dir: filepath.Join(dir, "run"), user: ordinary()})
 }
+
+// Where an ordinary user may not make user namespaces, doctor and a start say so, and
+// what to change. The limit is of a namespace in which the test makes itself root.
+func TestDoctorWithoutUserNamespaces(t *testing.T) {
+	dir := home(t)
+	ids := []syscall.SysProcIDMap{{ContainerID: 0, HostID: 0, Size: 1}, {ContainerID: captest.User, HostID: captest.User, Size: 1}}
+	for verb, want := range map[string][]string{
+		"doctor": {"driver process: does not work", "NEEDED   user namespace       user/max_user_namespaces is 0"},
+		"serve":  {"the process driver cannot work here", "sysctl"},
+	} {
+		cmd := exec.Command("sh", "-ec", `echo 0 >/proc/sys/user/max_user_namespaces
+exec setpriv --reuid 65532 --regid 65532 --clear-groups "$0" "$@"`, filepath.Join(dir, "sandboxd"), verb)
+		cmd.Env = append(environ(filepath.Join(dir, "data"), ""), "TMPDIR="+dir)
+		cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUSER, UidMappings: ids, GidMappings: ids, GidMappingsEnableSetgroups: true}
+		out, err := cmd.CombinedOutput()
+		if err == nil {
+			t.Errorf("%s: no error", verb)
+		}
+		for _, text := range want {
+			if !strings.Contains(string(out), text) {
+				t.Errorf("%s: no %q in:\n%s", verb, text, out)
+			}
+		}
+	}
+}

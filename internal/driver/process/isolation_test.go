@@ -219,6 +219,11 @@ func TestExits(t *testing.T) {
 
 func TestLimits(t *testing.T) {
 	need(t)
+	limits(t)
+}
+
+func limits(t *testing.T) {
+	t.Helper()
 	b := openBox(t, func(s *sandboxd.EnvironmentSpec) { s.Limits.MemoryBytes, s.Limits.PIDs = 64<<20, 40 })
 	ctx := context.Background()
 	// In one stride by one process: several that creep to the limit keep taking
