@@ -71,15 +71,9 @@ const rollSuffix = ".pid"
 
 func (r roll) name(id string) string { return filepath.Join(r.dir, id+rollSuffix) }
 
-// enter is before process 1 is told what to build: one whose server ends before that
-// ends by itself.
-func (r roll) enter(id string, h sandboxd.Handle) error {
-	tmp := filepath.Join(r.dir, "."+id+rollSuffix)
-	if err := os.WriteFile(tmp, h, 0o600); err != nil {
-		return err
-	}
-	return os.Rename(tmp, r.name(id))
-}
+// enter is before process 1 is told what to build: one whose server ends before that,
+// perhaps half-way in here, ends by itself.
+func (r roll) enter(id string, h sandboxd.Handle) error { return os.WriteFile(r.name(id), h, 0o600) }
 
 func (r roll) list() ([]string, error) {
 	entries, err := os.ReadDir(r.dir)
@@ -107,7 +101,7 @@ func (r roll) kill(ctx context.Context, id string) error {
 	}
 	var h handle
 	if err := json.Unmarshal(raw, &h); err != nil || h.Boot != r.boot || h.PID <= 1 {
-		return nil // torn by a power cut, or of another boot: nothing of it runs
+		return nil // torn, or of another boot: nothing of it runs
 	}
 	pidfd, err := unix.PidfdOpen(h.PID, 0)
 	if err != nil {
@@ -143,8 +137,8 @@ func (d *Driver) rootlessLevel(cgroups string) []sandboxd.LevelLine {
 		{Name: "user", Detail: fmt.Sprintf("uid %d for every sandbox, no capability in any set", os.Geteuid()),
 			Why: "sandboxes have no user of their own: what leaves one is this user, with this user's files"},
 	}
-	if groups, err := os.Getgroups(); err == nil && len(groups) > 1 {
-		lines = append(lines, sandboxd.LevelLine{Name: "groups", Detail: fmt.Sprintf("%d of this user's", len(groups)),
+	if more := furtherGroups(); more > 0 {
+		lines = append(lines, sandboxd.LevelLine{Name: "groups", Detail: fmt.Sprintf("%d more of this user's", more),
 			Why: "without root no group can be given up: in a sandbox they reach what its view has of their files"})
 	}
 	if d.groups != nil {
@@ -155,4 +149,18 @@ func (d *Driver) rootlessLevel(cgroups string) []sandboxd.LevelLine {
 			Why: "limits are rlimits: memory of each process, not of all; processes of the sandbox; nothing for processors and for single commands"},
 		sandboxd.LevelLine{Name: "command groups", Detail: "a mark that processes inherit",
 			Why: "a stop ends a command whole; what an ended one left behind ends with its sandbox, is not counted, and a kill for memory is not told from another"})
+}
+
+// furtherGroups counts the groups of this process beside its first.
+func furtherGroups() (n int) {
+	groups, err := os.Getgroups()
+	if err != nil {
+		return 0
+	}
+	for _, g := range groups {
+		if g != os.Getegid() {
+			n++
+		}
+	}
+	return n
 }

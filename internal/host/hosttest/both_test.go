@@ -156,3 +156,16 @@ func TestHostOfAnOrdinaryUser(t *testing.T) {
 		return remote(t, places, control, processDriver)
 	}})
 }
+
+// Where commands have no cgroups nobody is promised a limit that would not hold.
+func TestLimitsOfACommandNeedGroups(t *testing.T) {
+	h := embedded(t, 1, fakeDriver)
+	sb, _, err := h.Open(t.Context(), sandboxd.OpenRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, _, err = h.StartCommand(t.Context(), sb.ID, sandboxd.CommandSpec{Argv: []string{"true"}, Limits: sandboxd.CommandLimits{MemoryBytes: 64 << 20}})
+	if sandboxd.ClassOf(err) != sandboxd.ClassUnsupported {
+		t.Errorf("%v", err)
+	}
+}
