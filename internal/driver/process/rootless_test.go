@@ -126,7 +126,7 @@ func TestRootlessFingerprint(t *testing.T) {
 }
 
 // trees are commands that take their processes out of the leader's reach. Each says
-// "up" when it has them, and holds a file of the workspace open in all of them.
+// "up" when it has them.
 var trees = map[string]string{
 	"setsid":           `setsid sleep 1000 & echo up; exec sleep 1000`,
 	"double fork":      `(sleep 1000 &); (setsid sh -c '(sleep 1000 &)'); echo up; exec sleep 1000`,
