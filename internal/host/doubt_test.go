@@ -120,3 +120,38 @@ func TestFilesOfADeletedAreNotThoseOfTheNext(t *testing.T) {
 		t.Errorf("files of the next: %v", err)
 	}
 }
+
+// What a host that died over a stop had in its sandbox is told as stopped, not as lost.
+func TestStopThatANextHostFinishes(t *testing.T) {
+	world := fake.NewWorld(fake.Config{})
+	defer world.Close()
+	d := fake.New(world)
+	defer d.Close()
+	cfg := Config{DataDir: t.TempDir(), Store: store.NewMemory(), Drivers: []sandboxd.Driver{d}, UIDs: testUIDs()}
+	h, err := New(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sb, _, err := h.Open(t.Context(), sandboxd.OpenRequest{})
+	if err == nil {
+		_, _, err = h.StartCommand(t.Context(), sb.ID, sandboxd.CommandSpec{ID: "c", Argv: []string{"sleep", "600"}, Background: true})
+	}
+	h.Close()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := cfg.Store.Update(t.Context(), sb.ID, func(r *sandboxd.SandboxRecord) error {
+		r.State = sandboxd.StateStopping
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if h, err = New(t.Context(), cfg); err != nil {
+		t.Fatal(err)
+	}
+	defer h.Close()
+	cmd, err := h.GetCommand(t.Context(), sb.ID, "c")
+	if err != nil || cmd.Ending == nil || cmd.Ending.Cause != sandboxd.CauseStopped {
+		t.Fatalf("%+v, %v", cmd.Ending, err)
+	}
+}
