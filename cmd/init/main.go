@@ -40,6 +40,13 @@ func run() error {
 	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
 		return err
 	}
+	if err := endure(); err != nil {
+		return err
+	}
+	// A container engine has done the first stage's work and passes no descriptors.
+	if len(os.Args) > 1 && os.Args[1] == "attached" {
+		return serveAttached()
+	}
 	return serve()
 }
 
@@ -74,9 +81,6 @@ func onSignal(s unix.Signal, action *[4]uintptr) error {
 
 // serve is process 1.
 func serve() error {
-	if err := endure(); err != nil {
-		return err
-	}
 	in := os.NewFile(setup.FDSpec, "spec")
 	body, err := io.ReadAll(in)
 	if err != nil {

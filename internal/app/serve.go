@@ -19,6 +19,7 @@ import (
 	"sandboxd/internal/api"
 	"sandboxd/internal/app/datadir"
 	"sandboxd/internal/cli"
+	"sandboxd/internal/egress"
 	"sandboxd/internal/host"
 	"sandboxd/internal/store"
 )
@@ -91,7 +92,8 @@ type server struct {
 	opened *closers
 	failed chan error // by listeners
 
-	host *host.Host
+	egress *egress.Proxy
+	host   *host.Host
 }
 
 // open makes every part, lowest first. What was opened before an error is closed
@@ -127,7 +129,8 @@ func (s *server) open(ctx context.Context) error {
 }
 
 func (s *server) openHost(ctx context.Context, dir *datadir.Dir) error {
-	drivers, err := chooseDrivers(ctx, s.o.Driver, driverConfig{Data: dir.Path, Log: s.log})
+	drivers, err := chooseDrivers(ctx, s.o.Driver, driverConfig{Data: dir.Path, Engine: s.p.Getenv("DOCKER_HOST"),
+		Image: s.o.DefaultImage, OCIRuntime: s.o.OCIRuntime, Log: s.log})
 	if err != nil {
 		return err
 	}
@@ -143,8 +146,16 @@ func (s *server) openHost(ctx context.Context, dir *datadir.Dir) error {
 		return err
 	}
 	s.opened.add("store", func(context.Context) error { return db.Close() })
+	if err := s.openEgress(); err != nil {
+		return err
+	}
+	bundle, err := writeBundle(dir, s.o.CABundle)
+	if err != nil {
+		return err
+	}
 	s.host, err = host.New(ctx, host.Config{DataDir: dir.Path, Store: db, Drivers: drivers, UIDs: uids(),
-		MaxSandboxes: s.o.MaxSandboxes, Log: s.log})
+		MaxSandboxes: s.o.MaxSandboxes, Images: s.o.Images == "any",
+		Egress: s.egress, CABundle: bundle, Trust: s.o.CABundle != "", Log: s.log})
 	if err != nil {
 		return err
 	}
@@ -160,6 +171,7 @@ func (s *server) openListeners(ctx context.Context, dir *datadir.Dir, key, hostT
 		if err != nil {
 			return err
 		}
+		s.protect(addr)
 		s.log.Info("the host's API is up", "address", addr, "token", filepath.Join(dir.Path, datadir.HostTokenFile))
 	}
 	addr, err := listen(ctx, s.o.Listen, api.Control(api.Config{Token: key, OtherToken: hostToken, HostFor: hostFor, AllowedHosts: s.o.AllowedHosts,
@@ -167,6 +179,7 @@ func (s *server) openListeners(ctx context.Context, dir *datadir.Dir, key, hostT
 	if err != nil {
 		return err
 	}
+	s.protect(addr)
 	if s.o.ProtectedBy != "" {
 		s.log.Info("listening beyond this machine", "protected_by", s.o.ProtectedBy)
 	}

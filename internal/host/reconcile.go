@@ -96,7 +96,10 @@ func (h *Host) adopt(ctx context.Context, b *box, rec sandboxd.SandboxRecord) er
 		}
 		return h.settleCold(ctx, b, ending)
 	}
-	env := newEnvironment(b, rec)
+	env, err := newEnvironment(b, rec)
+	if err != nil {
+		return err
+	}
 	if err := h.loadCommands(ctx, b, env, sandboxd.Ending{Cause: sandboxd.CauseUnknown}); err != nil {
 		return err
 	}
@@ -163,7 +166,10 @@ func (h *Host) settleCold(ctx context.Context, b *box, ending sandboxd.Ending) e
 	if err != nil {
 		return err
 	}
-	env := newEnvironment(b, rec)
+	env, err := newEnvironment(b, rec)
+	if err != nil {
+		return err
+	}
 	env.detach()
 	// No command can run now: each that has no ending gets this one.
 	env.generation = -1
@@ -216,7 +222,8 @@ func (h *Host) rebuild(ctx context.Context) error {
 func recordOf(m workspace.Meta) sandboxd.SandboxRecord {
 	return sandboxd.SandboxRecord{Sandbox: sandboxd.Sandbox{
 		ID: m.ID, Key: m.Key, State: sandboxd.StateCold, Driver: m.Driver, Runtime: m.Runtime,
-		CreatedAt: m.CreatedAt, Limits: m.Limits, Labels: m.Labels,
+		Image: m.Image, OCIRuntime: m.OCIRuntime,
+		CreatedAt: m.CreatedAt, Limits: m.Limits, Network: known(m.Network), Labels: m.Labels,
 	}}
 }
 

@@ -18,6 +18,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"sandboxd/internal/captest"
+	"sandboxd/internal/driver/docker/dockertest"
 	"sandboxd/test/server"
 )
 
@@ -30,12 +31,23 @@ func TestProcess(t *testing.T) {
 	scripts(t, testscript.Params{Dir: "testdata/process"})
 }
 
+// TestDocker asks the engine of the tests; scripts find it by DOCKER_HOST, and the
+// base image in IMAGE.
+func TestDocker(t *testing.T) {
+	e := dockertest.Find(t, "runc")
+	dockertest.Find(t, "runsc")
+	t.Setenv("DOCKER_HOST", e.Host)
+	scripts(t, testscript.Params{Dir: "testdata/docker"})
+}
+
 func scripts(t *testing.T, what testscript.Params) {
 	testscript.Run(t, testscript.Params{
 		Dir: what.Dir, Files: what.Files,
 		Setup: func(env *testscript.Env) error {
 			env.Setenv("PATH", filepath.Dir(server.Program("sandboxd"))+":"+os.Getenv("PATH"))
 			env.Setenv("REPOSITORY", server.Repository())
+			env.Setenv("DOCKER_HOST", os.Getenv("DOCKER_HOST"))
+			env.Setenv("IMAGE", dockertest.Image)
 			env.Setenv("SANDBOXD_DATA", filepath.Join(env.WorkDir, "data"))
 			env.Setenv("SANDBOXD_URL", "http://127.0.0.1:1") // until a server starts
 			if what.Setup != nil {
@@ -204,6 +216,9 @@ func kinds(v any) any {
 // environ is the environment of a program outside of scripts.
 func environ(data, url string) []string {
 	env := server.Environ("TERM=xterm", "SANDBOXD_DATA="+data)
+	if engine := os.Getenv("DOCKER_HOST"); engine != "" {
+		env = append(env, "DOCKER_HOST="+engine)
+	}
 	if url != "" {
 		env = append(env, "SANDBOXD_URL="+url)
 	}

@@ -69,7 +69,7 @@ func build(dir string, packages []string) error {
 	}
 	built, repository = dir, filepath.Dir(filepath.Dir(wd))
 	// What is up to date is not written again.
-	steps := [][2]string{{"internal/driver/process/initbin/init", "./cmd/init"}, {Program("sandboxd"), "./cmd/sandboxd"}}
+	steps := [][2]string{{"internal/driver/initbin/init", "./cmd/init"}, {Program("sandboxd"), "./cmd/sandboxd"}}
 	for _, name := range packages {
 		steps = append(steps, [2]string{Program(filepath.Base(name)), name})
 	}

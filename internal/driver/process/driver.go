@@ -20,6 +20,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sandboxd"
+	"sandboxd/internal/driver/initbin"
+	"sandboxd/internal/driver/queue"
 	"sandboxd/internal/isolate"
 )
 
@@ -41,14 +43,21 @@ type Driver struct {
 	seccomp  []byte
 	landlock int
 	bootID   string
-	events   *queue
-
-	initMu   sync.Mutex
-	initPath string
+	events   *queue.Queue
+	init     *initbin.Place
+	weak     weakness
 
 	mu     sync.Mutex
 	closed bool
 	envs   map[string]*environment
+}
+
+// weakness is what sandboxes are started without. It is for the tests that show
+// that the selftest finds each missing protection; nothing but a test of this
+// package can set it, and so no setting and no variable.
+type weakness struct {
+	namespaces uintptr  // flags of clone
+	steps      []string // of setup.Spec.Without
 }
 
 var (
@@ -97,7 +106,7 @@ func New(cfg Config) (*Driver, error) {
 		return nil, fmt.Errorf("make the run directory: %w", err)
 	}
 	d := &Driver{cfg: cfg, seccomp: program, landlock: isolate.LandlockABI(), bootID: string(boot[:36]),
-		events: newQueue(), envs: map[string]*environment{}, rootless: os.Geteuid() != 0}
+		events: queue.New(), init: initbin.In(filepath.Join(cfg.DataDir, "bin")), envs: map[string]*environment{}, rootless: os.Geteuid() != 0}
 	d.roll = roll{dir: cfg.RunDir, boot: d.bootID}
 	d.groups, d.groupErr = findGroups(cfg.DataDir)
 	return d, nil
@@ -107,7 +116,7 @@ func New(cfg Config) (*Driver, error) {
 func (d *Driver) Name() string { return "process" }
 
 // Events is sandboxd.Driver's.
-func (d *Driver) Events() <-chan sandboxd.DriverEvent { return d.events.out }
+func (d *Driver) Events() <-chan sandboxd.DriverEvent { return d.events.Out() }
 
 // Close lets go of every environment; they live on.
 func (d *Driver) Close() error {
@@ -123,7 +132,7 @@ func (d *Driver) Close() error {
 	for _, e := range envs {
 		e.letGo()
 	}
-	d.events.close()
+	d.events.Close()
 	if d.groups != nil {
 		d.groups.removeBase() // stays while a sandbox is in it
 	}

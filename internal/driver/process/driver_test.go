@@ -122,6 +122,7 @@ func harness(t testing.TB) drivertest.Harness {
 		True:  []string{"true"},
 		Echo:  func(text string) []string { return []string{"echo", text} },
 		Sleep: []string{"sleep", "1000"},
+		Show:  func(name string) []string { return []string{"cat", name} },
 		End: func(t testing.TB, d sandboxd.Driver, id string) {
 			e, err := bare(d).running(id)
 			if err != nil {

@@ -40,7 +40,7 @@ type withoutGroups struct{ sandboxd.Driver }
 
 // cloneInto says which namespaces an init is cloned into, and how.
 func (d *Driver) cloneInto(pidfd *int) *syscall.SysProcAttr {
-	attr := &syscall.SysProcAttr{Cloneflags: namespaces, Setsid: true, PidFD: pidfd}
+	attr := &syscall.SysProcAttr{Cloneflags: namespaces &^ d.weak.namespaces, Setsid: true, PidFD: pidfd}
 	if d.rootless {
 		uid := os.Geteuid()
 		attr.Cloneflags |= unix.CLONE_NEWUSER

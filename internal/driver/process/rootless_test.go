@@ -13,7 +13,7 @@ import (
 	"sandboxd"
 	"sandboxd/internal/captest"
 	"sandboxd/internal/driver/drivertest"
-	"sandboxd/internal/driver/process/initbin"
+	"sandboxd/internal/driver/initbin"
 	"sandboxd/internal/guest/wire"
 	"sandboxd/internal/isolate"
 )

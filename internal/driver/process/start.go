@@ -2,8 +2,6 @@ package process
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -17,7 +15,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sandboxd"
-	"sandboxd/internal/driver/process/initbin"
 	"sandboxd/internal/isolate/setup"
 )
 
@@ -63,6 +60,12 @@ func (d *Driver) check(spec sandboxd.EnvironmentSpec) error {
 		return sandboxd.Invalid("id", "no sandbox has this id")
 	case spec.UID == 0:
 		return sandboxd.Invalid("uid", "a sandbox may not be root")
+	case spec.Image != "":
+		return sandboxd.Errorf(sandboxd.ClassUnsupported, "the process driver runs the machine's own programs and no image").
+			WithHint("open the sandbox with the docker driver")
+	case spec.OCIRuntime != "" || spec.WritableRoot:
+		return sandboxd.Errorf(sandboxd.ClassUnsupported, "the process driver has no OCI runtime and no root that takes writes").
+			WithHint("open the sandbox with the docker driver")
 	case d.rootless && spec.UID != uint32(os.Geteuid()):
 		return sandboxd.Errorf(sandboxd.ClassUnavailable, "the sandbox's files belong to user %d and the server is user %d", spec.UID, os.Geteuid()).
 			WithHint("without root a server runs the sandboxes of its own user only; run it as root")
@@ -105,7 +108,7 @@ func (d *Driver) start(ctx context.Context, e *environment, spec sandboxd.Enviro
 	if err := d.clean(ctx, spec.ID); err != nil {
 		return nil, sandboxd.Wrap(sandboxd.ClassUnavailable, err, "remove what the last environment left")
 	}
-	program, err := d.installInit(ctx)
+	program, err := d.init.Install(ctx)
 	if err != nil {
 		return nil, sandboxd.Wrap(sandboxd.ClassUnavailable, err, "the init cannot be installed")
 	}
@@ -158,41 +161,6 @@ func (d *Driver) makeGroups(spec sandboxd.EnvironmentSpec) error {
 		g.limitMemory(commands, lim.MemoryBytes), g.limitPIDs(commands, lim.PIDs),
 		g.limitMemory(leaf, initMemory), g.limitPIDs(leaf, initPIDs),
 	)
-}
-
-// installInit puts the init where it is executed from. Not readable for others:
-// so the kernel never lets a sandbox look into its process 1.
-func (d *Driver) installInit(ctx context.Context) (string, error) {
-	d.initMu.Lock()
-	defer d.initMu.Unlock()
-	if d.initPath != "" {
-		if _, err := os.Lstat(d.initPath); err == nil {
-			return d.initPath, nil
-		}
-	}
-	program, err := initbin.Program(ctx)
-	if err != nil {
-		return "", err
-	}
-	sum := sha256.Sum256(program)
-	dir := filepath.Join(d.cfg.DataDir, "bin")
-	path := filepath.Join(dir, "init-"+hex.EncodeToString(sum[:8]))
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return "", err
-	}
-	if have, err := os.ReadFile(path); err != nil || sha256.Sum256(have) != sum {
-		f, err := os.CreateTemp(dir, ".init-")
-		if err != nil {
-			return "", err
-		}
-		defer os.Remove(f.Name())
-		_, werr := f.Write(program)
-		if err := errors.Join(werr, f.Chmod(0o711), f.Close(), os.Rename(f.Name(), path)); err != nil {
-			return "", err
-		}
-	}
-	d.initPath = path
-	return path, nil
 }
 
 // launch is one start of an init: its descriptors and what it said.
@@ -369,9 +337,9 @@ func (l *launch) instruct() error {
 	}
 	body, err := json.Marshal(setup.Spec{
 		Base: filepath.Join(d.cfg.RunDir, rootMount), Root: d.cfg.RootDir,
-		Workspace: l.spec.Workspace, Home: l.spec.Home, UID: l.spec.UID, Hostname: l.spec.Hostname,
+		Workspace: l.spec.Workspace, Home: l.spec.Home, CABundle: l.spec.CABundle, UID: l.spec.UID, Hostname: l.spec.Hostname,
 		TmpBytes: l.spec.Limits.TmpBytes, Seccomp: d.seccomp, Landlock: d.landlock, OOMScore: oomScore,
-		Rootless: d.rootless, InitGroups: len(fds) - commands, Second: second,
+		Rootless: d.rootless, InitGroups: len(fds) - commands, Second: second, Without: d.weak.steps,
 	})
 	if err != nil {
 		return err

@@ -33,7 +33,7 @@ func (d *Driver) watch(e *environment) {
 		return
 	}
 	d.cfg.Log.Warn("a sandbox's init ended by itself", "sandbox", e.id, "cause", ending.Cause, "said", d.said(e.id))
-	d.events.push(sandboxd.DriverEvent{ID: e.id, Generation: e.generation, Ending: ending})
+	d.events.Push(sandboxd.DriverEvent{ID: e.id, Generation: e.generation, Ending: ending})
 }
 
 func readable(fd int) bool {

@@ -119,6 +119,9 @@ func (c *command) run(spec wire.Start, groups []int) {
 	var pumps sync.WaitGroup
 	s.mu.Lock()
 	c.proc = proc
+	if l, ok := proc.(leader); ok {
+		s.leaders.add(l.Leader(), c.id)
+	}
 	early := c.early
 	c.early = nil
 	for _, o := range proc.Outputs() {
@@ -234,10 +237,14 @@ func (c *command) signal(sig int, whole bool) {
 	if proc == nil {
 		return
 	}
-	_ = proc.Signal(sig) // the host learns what became of it by the ending
 	if tree, ok := proc.(Tree); ok && whole && sig == int(syscall.SIGKILL) {
-		go tree.KillAll() // may take a while: this is the reader of the link
+		go func() { // it may take a while, and this is the reader of the link
+			tree.KillAll() // first: the leader may be what the others are known by
+			_ = proc.Signal(sig)
+		}()
+		return
 	}
+	_ = proc.Signal(sig) // the host learns what became of it by the ending
 }
 
 func (c *command) resize(cols, rows uint16) {

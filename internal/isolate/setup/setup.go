@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"slices"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -46,14 +47,17 @@ func run() (string, error) {
 		{"limit resources", p.rlimits},
 		{"timer slack", func() error { return unix.Prctl(unix.PR_SET_TIMERSLACK, slack, 0, 0, 0) }},
 		{"hand over to process 1", func() error { return passOn(spec.Second) }},
-		{"empty the bounding set", p.dropBounding},
-		{"change the user", p.changeUser},
+		{StepCapabilities, p.dropBounding},
+		{StepUser, p.changeUser},
 		{"no_new_privs", func() error { return unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) }},
 		{"landlock", p.landlock},
-		{"seccomp", p.seccomp},
+		{StepSeccomp, p.seccomp},
 		{"start process 1", p.exec},
 	}
 	for _, s := range steps {
+		if slices.Contains(spec.Without, s.name) {
+			continue
+		}
 		if err := s.do(); err != nil {
 			return s.name, err
 		}
@@ -225,18 +229,25 @@ func (p privileges) changeUser() error {
 	return unix.Capset(&header, &none[0])
 }
 
-func (p privileges) seccomp() error {
-	if len(p.spec.Seccomp) == 0 || len(p.spec.Seccomp)%8 != 0 {
+func (p privileges) seccomp() error { return loadFilter(p.spec.Seccomp, 0) }
+
+// loadFilter puts a seccomp program into force for this thread, or with
+// SECCOMP_FILTER_FLAG_TSYNC for all.
+func loadFilter(program []byte, flags uintptr) error {
+	if len(program) == 0 || len(program)%8 != 0 {
 		return errors.New("the program is empty or torn")
 	}
 	prog := unix.SockFprog{
-		Len:    uint16(len(p.spec.Seccomp) / 8),
-		Filter: (*unix.SockFilter)(unsafe.Pointer(&p.spec.Seccomp[0])),
+		Len:    uint16(len(program) / 8),
+		Filter: (*unix.SockFilter)(unsafe.Pointer(&program[0])),
 	}
-	_, _, e := unix.RawSyscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, 0, uintptr(unsafe.Pointer(&prog)))
-	runtime.KeepAlive(p.spec.Seccomp)
+	thread, _, e := unix.RawSyscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, flags, uintptr(unsafe.Pointer(&prog)))
+	runtime.KeepAlive(program)
 	if e != 0 {
 		return e
+	}
+	if thread != 0 {
+		return fmt.Errorf("thread %d has another filter", thread)
 	}
 	return nil
 }

@@ -42,6 +42,7 @@ type Spec struct {
 	Root      string // an unpacked image; empty for the machine's own /usr
 	Workspace string
 	Home      string
+	CABundle  string // a file to show at caBundle; empty for none
 	UID       uint32
 	Hostname  string
 	TmpBytes  int64  // size of /tmp and of /dev/shm, 0 for the default
@@ -58,7 +59,21 @@ type Spec struct {
 	InitGroups int
 
 	Second Second
+
+	// Without leaves out a step of the set-up by its name, or StepMasks. It is for
+	// the tests of the selftest, which must see that each missing protection is
+	// found: the process driver sends what a field of its own holds that only tests
+	// of its own package can set, and no setting, variable or request reaches it.
+	Without []string
 }
+
+// The steps that a test may leave out.
+const (
+	StepCapabilities = "empty the bounding set"
+	StepUser         = "change the user"
+	StepSeccomp      = "seccomp"
+	StepMasks        = "masks" // the covers over files of /proc
+)
 
 // Second is what stage two needs to know.
 type Second struct {
@@ -71,6 +86,14 @@ type Second struct {
 	Alone     bool
 	DataBytes int64 // RLIMIT_DATA
 	Processes int64 // RLIMIT_NPROC, which counts what is in the sandbox
+}
+
+// Attached is what an init needs to know that was started by a container engine
+// and speaks over its own stdin and stdout. It is the first message on stdin, one
+// Report the first on stdout; see ReadMessage. The guest protocol follows.
+type Attached struct {
+	Second
+	Seccomp []byte // struct sock_filter array; empty for none
 }
 
 // Report is the one message on FDReady. Step is empty when the init is ready.

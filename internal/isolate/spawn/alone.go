@@ -18,7 +18,8 @@ import (
 // who belongs together only as long as nobody minds.
 type alone struct {
 	dataBytes, processes uint64 // 0 for no limit
-	last                 uint64
+	marks                bool   // the kernel has the mark
+	last                 uint64 // mark that was given
 	filter               unix.SockFprog
 }
 
@@ -46,21 +47,32 @@ func (s *Spawner) Alone(dataBytes, processes uint64) {
 			*most = min(*most, own.Max)
 		}
 	}
-	s.alone = &alone{dataBytes: dataBytes, processes: processes,
+	s.alone = &alone{dataBytes: dataBytes, processes: processes, marks: canMark(),
 		filter: unix.SockFprog{Len: uint16(len(code)), Filter: &code[0]}}
 }
 
-// prepare adds the limits and a new mark to a child, and answers the mark. Under the
-// spawner's lock.
+// canMark says whether the kernel keeps the limit that is the mark, and shows it.
+// gVisor's refuses to set it.
+func canMark() bool {
+	var own unix.Rlimit
+	return unix.Prlimit(0, rlimitLocks, nil, &own) == nil && unix.Prlimit(0, rlimitLocks, &own, nil) == nil &&
+		strings.Contains(readProc("self", "limits"), limitsLine)
+}
+
+// prepare adds the limits and, where there are marks, a new one to a child, and
+// answers it, else 0. Under the spawner's lock.
 func (a *alone) prepare(c *child) uint64 {
-	a.last++
-	c.limits = append(c.limits, newLimit(rlimitLocks, a.last))
 	if a.dataBytes != 0 {
 		c.limits = append(c.limits, newLimit(unix.RLIMIT_DATA, a.dataBytes))
 	}
 	if a.processes != 0 {
 		c.limits = append(c.limits, newLimit(unix.RLIMIT_NPROC, a.processes))
 	}
+	if !a.marks {
+		return 0
+	}
+	a.last++
+	c.limits = append(c.limits, newLimit(rlimitLocks, a.last))
 	c.filter = &a.filter
 	return a.last
 }
@@ -104,8 +116,12 @@ const (
 // what is killed one by one makes room for what the rest forks, what is stopped does
 // not.
 func (p *process) KillAll() {
-	if p.mark == 0 {
+	switch {
+	case p.owner.alone == nil:
 		return // the host ends its cgroup
+	case p.mark == 0:
+		p.killLineage()
+		return
 	}
 	seen := map[int]bool{}
 	wait := 200 * time.Microsecond

@@ -108,7 +108,7 @@ func (s *Spawner) Spawn(spec wire.Start, groups []int) (inside.Process, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &process{owner: s, done: make(chan struct{})}
+	p := &process{owner: s, variable: variableOf(spec), done: make(chan struct{})}
 	stdio, err := p.open(spec)
 	defer closeAll(stdio[:])
 	if err != nil {
@@ -189,15 +189,19 @@ func look(name string, env []string) (string, error) {
 
 // process is one started command.
 type process struct {
-	owner   *Spawner
-	pid     int
-	mark    uint64 // of every process of the command; 0 for none
-	stdin   io.WriteCloser
-	outputs []inside.Output
-	master  *os.File // of a terminal
-	done    chan struct{}
-	exit    wire.Exit // valid once done is closed
+	owner    *Spawner
+	pid      int
+	mark     uint64 // of every process of the command; 0 for none
+	variable string // of the environment, for where there is no such mark
+	stdin    io.WriteCloser
+	outputs  []inside.Output
+	master   *os.File // of a terminal
+	done     chan struct{}
+	exit     wire.Exit // valid once done is closed
 }
+
+// Leader is the number of the command's first process, which is its session's too.
+func (p *process) Leader() int { return p.pid }
 
 func (p *process) Stdin() io.WriteCloser    { return p.stdin }
 func (p *process) Outputs() []inside.Output { return p.outputs }
