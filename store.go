@@ -70,5 +70,9 @@ type HostStore interface {
 	Close() error
 }
 
-// UIDPool is a range of user ids, both ends included.
-type UIDPool struct{ First, Last uint32 }
+// UIDPool is a range of user ids, both ends included, of which each sandbox gets one.
+type UIDPool struct {
+	First, Last uint32
+	// Shared is of a server that has one id only, its own: every sandbox gets First.
+	Shared bool
+}

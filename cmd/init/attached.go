@@ -39,6 +39,7 @@ func serveAttached() error {
 		return errors.Join(err, werr)
 	}
 	spawner := spawn.New(nil, uint64(spec.OpenFiles))
+	spawner.Alone(0, 0) // the container's limits are all there are
 	go spawner.Reap()
 	return inside.New(spawner, inside.Options{Nonce: spec.Nonce}).Serve(conn)
 }

@@ -29,7 +29,7 @@ type driverConfig struct {
 func newDriver(name string, cfg driverConfig) (sandboxd.Driver, error) {
 	switch name {
 	case "process":
-		return process.New(process.Config{DataDir: cfg.Data, RunDir: filepath.Join(cfg.Data, "run"), Log: cfg.Log})
+		return process.Open(process.Config{DataDir: cfg.Data, RunDir: filepath.Join(cfg.Data, "run"), Log: cfg.Log})
 	case "docker":
 		return docker.New(docker.Config{Host: cfg.Engine, DataDir: cfg.Data, Image: cfg.Image, OCIRuntime: cfg.OCIRuntime, Log: cfg.Log})
 	case "fake":

@@ -26,8 +26,11 @@ import (
 )
 
 // selftestUIDs are the last of the pool: a server on this machine gives its own
-// from the first on.
-var selftestUIDs = sandboxd.UIDPool{First: uids.Last - 15, Last: uids.Last}
+// from the first on. Without root there is one, of everybody.
+func selftestUIDs() sandboxd.UIDPool {
+	pool := uids()
+	return sandboxd.UIDPool{First: max(pool.First, pool.Last-15), Last: pool.Last, Shared: pool.Shared}
+}
 
 // runSelftest opens a host of its own in a directory of its own, tries everything,
 // and prints the report. green is false when something does not hold.
@@ -54,14 +57,14 @@ func runSelftest(ctx context.Context, p Process, o cli.SelftestOptions) (green b
 		opened.add("driver "+d.Name(), func(context.Context) error { return d.Close() })
 	}
 	chosen := drivers[0]
-	h, err := host.New(ctx, host.Config{DataDir: filepath.Join(dir, "embedded"), Store: store.NewMemory(), Drivers: []sandboxd.Driver{chosen}, UIDs: selftestUIDs, Log: log})
+	h, err := host.New(ctx, host.Config{DataDir: filepath.Join(dir, "embedded"), Store: store.NewMemory(), Drivers: []sandboxd.Driver{chosen}, UIDs: selftestUIDs(), Log: log})
 	if err != nil {
 		return false, err
 	}
 	opened.add("host", func(context.Context) error { return h.Close() })
 	opened.add("sandboxes", func(ctx context.Context) error { return h.StopAll(ctx) })
 	found := chosen.Fingerprint(ctx)
-	cfg := selftest.Config{Host: h, Driver: chosen.Name(), Prober: prober, Level: found.Level, Version: Version}
+	cfg := selftest.Config{Host: h, Driver: chosen.Name(), Prober: prober, Level: found.Level, OneUser: selftestUIDs().Shared, Version: Version}
 	if found.Capabilities.SurvivesHostRestart {
 		server := &childServer{data: filepath.Join(dir, "server"), driver: chosen.Name()}
 		opened.add("server", func(context.Context) error { return server.end() })

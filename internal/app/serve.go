@@ -25,8 +25,14 @@ import (
 )
 
 // uids are given to workspaces. They lie above what distributions give to people
-// and services and below the ranges of user namespaces.
-var uids = sandboxd.UIDPool{First: 200000, Last: 265535}
+// and services and below the ranges of user namespaces. An ordinary user can give
+// nobody's but its own.
+func uids() sandboxd.UIDPool {
+	if uid := os.Geteuid(); uid != 0 {
+		return sandboxd.UIDPool{First: uint32(uid), Last: uint32(uid), Shared: true}
+	}
+	return sandboxd.UIDPool{First: 200000, Last: 265535}
+}
 
 // stopAll bounds how long an interrupted server waits for its sandboxes to end.
 const stopAll = 20 * time.Second
@@ -147,7 +153,7 @@ func (s *server) openHost(ctx context.Context, dir *datadir.Dir) error {
 	if err != nil {
 		return err
 	}
-	s.host, err = host.New(ctx, host.Config{DataDir: dir.Path, Store: db, Drivers: drivers, UIDs: uids,
+	s.host, err = host.New(ctx, host.Config{DataDir: dir.Path, Store: db, Drivers: drivers, UIDs: uids(),
 		MaxSandboxes: s.o.MaxSandboxes, Images: s.o.Images == "any",
 		Egress: s.egress, CABundle: bundle, Trust: s.o.CABundle != "", Log: s.log})
 	if err != nil {

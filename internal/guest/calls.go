@@ -115,7 +115,7 @@ func (l *Link) Start(ctx context.Context, start wire.Start, groups []*os.File) e
 	case <-l.broken:
 		return l.Err()
 	case <-ctx.Done():
-		l.background(wire.Frame{Type: wire.TypeSignal, Number: c.number, Arg: uint64(syscall.SIGKILL)})
+		l.background(wire.Frame{Type: wire.TypeSignal, Flags: wire.FlagWhole, Number: c.number, Arg: uint64(syscall.SIGKILL)})
 		l.Forget(start.ID)
 		return unavailable(ctx.Err(), "the command was not started in time")
 	}
@@ -234,14 +234,15 @@ func (l *Link) Signal(ctx context.Context, command string, sig int) error {
 	return l.send(ctx, nil, wire.Frame{Type: wire.TypeSignal, Number: c.number, Arg: uint64(sig)})
 }
 
-// KillTree ends all that a command started and that is known to be its, also when
-// its leader has ended. It is for commands without a cgroup; it does not wait.
-func (l *Link) KillTree(ctx context.Context, command string) error {
+// End is Signal for a command that is to end with all that it started; see
+// wire.FlagWhole. It does not wait. Where the command has a cgroup, ending that is
+// left to the caller.
+func (l *Link) End(ctx context.Context, command string, sig syscall.Signal) error {
 	c, err := l.find(command)
 	if err != nil {
 		return err
 	}
-	return l.send(ctx, nil, wire.Frame{Type: wire.TypeSignal, Number: c.number, Arg: uint64(syscall.SIGKILL), Flags: wire.FlagTree})
+	return l.send(ctx, nil, wire.Frame{Type: wire.TypeSignal, Flags: wire.FlagWhole, Number: c.number, Arg: uint64(sig)})
 }
 
 // Resize sets the size of a command's terminal; without one it does nothing.

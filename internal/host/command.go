@@ -208,7 +208,12 @@ func (c *command) begin(ctx context.Context) (*guest.Link, error) {
 		return nil, err
 	}
 	var files []*os.File
-	if groups, ok := c.env.b.driver.(sandboxd.CommandGroups); ok {
+	groups, ok := c.env.b.driver.(sandboxd.CommandGroups)
+	if !ok && c.spec.Limits != (sandboxd.CommandLimits{}) {
+		return nil, sandboxd.Errorf(sandboxd.ClassUnsupported, "a command cannot be given limits of its own here").
+			WithHint("they need cgroups; `sandboxd doctor` says why there are none")
+	}
+	if ok {
 		files, err = groups.CreateGroup(ctx, c.env.b.id, c.id, c.spec.Limits)
 		if err != nil {
 			return nil, err
@@ -428,7 +433,7 @@ func (c *command) end(cause sandboxd.Cause, grace time.Duration) {
 	defer cancel()
 	link, err := c.env.connected(ctx)
 	if err == nil && grace > 0 {
-		if err := link.Signal(ctx, c.id, int(syscall.SIGTERM)); err == nil {
+		if err := link.End(ctx, c.id, syscall.SIGTERM); err == nil {
 			t := time.NewTimer(grace)
 			select {
 			case <-c.done:
@@ -456,7 +461,7 @@ func (c *command) end(cause sandboxd.Cause, grace time.Duration) {
 func (c *command) killTree(ctx context.Context) {
 	link, err := c.env.connected(ctx)
 	if err == nil {
-		err = link.KillTree(ctx, c.id)
+		err = link.End(ctx, c.id, syscall.SIGKILL)
 	}
 	if err != nil && c.env.ctx.Err() == nil {
 		c.env.b.h.log.Warn("command not killed", "sandbox", c.env.b.id, "command", c.id, "err", err)

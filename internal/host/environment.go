@@ -86,7 +86,7 @@ func (e *environment) attach(ctx context.Context) error {
 			// Its ending is stored, perhaps just now, or its record never was: nobody
 			// waits for it.
 			if !state.Ended {
-				if err := link.Signal(ctx, state.ID, int(syscall.SIGKILL)); err != nil {
+				if err := link.End(ctx, state.ID, syscall.SIGKILL); err != nil {
 					e.b.h.log.Warn("unknown command not ended", "sandbox", e.b.id, "command", state.ID, "err", err)
 				}
 			}

@@ -208,7 +208,7 @@ func (h *Host) rebuild(ctx context.Context) error {
 		if _, err := h.store.Get(ctx, m.ID); err == nil {
 			continue
 		}
-		_, created, err := h.store.Create(ctx, recordOf(m), sandboxd.UIDPool{First: m.UID, Last: m.UID})
+		_, created, err := h.store.Create(ctx, recordOf(m), sandboxd.UIDPool{First: m.UID, Last: m.UID, Shared: h.cfg.UIDs.Shared})
 		if err != nil {
 			return fmt.Errorf("workspace %s: %w", m.Key, err)
 		}

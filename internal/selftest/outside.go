@@ -23,9 +23,22 @@ func (t *trial) boundary(ctx context.Context) ([]Line, error) {
 	if err != nil {
 		return nil, err
 	}
-	lines := append(Judge(found), t.landlock(found["landlock layers left"])...)
+	lines := t.groups(found)
+	lines = append(Judge(found), append(lines, t.landlock(found["landlock layers left"])...)...)
 	signals, err := t.signals(ctx, b)
 	return append(lines, signals), err
+}
+
+// groups takes those out of found that a host of one user cannot give up.
+func (t *trial) groups(found map[string]string) []Line {
+	const name = "status Groups"
+	if !t.OneUser || found[name] == "" {
+		return nil
+	}
+	line := Line{Section: "boundary", Mechanism: "own user", Tried: "further groups of a process", Got: found[name], Verdict: Weak,
+		Why: "only root can give up the groups of its user: what a sandbox sees of their files it reaches"}
+	found[name] = ""
+	return []Line{line}
 }
 
 // allLayers is how many Landlock rulesets the kernel lets one stack.
@@ -212,6 +225,9 @@ func (t *trial) users(ctx context.Context, other *box) (Line, error) {
 	l.Got = "each its own"
 	if ids[0] == ids[1] {
 		l.Got, l.Verdict = "both are "+ids[0], Fail
+		if t.OneUser {
+			l.Verdict = Weak
+		}
 	}
 	return l, nil
 }

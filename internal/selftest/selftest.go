@@ -29,7 +29,10 @@ type Config struct {
 	Driver string        // by which to open sandboxes; empty for the host's first
 	Prober []byte        // the program of internal/isolate/prober, static
 	Level  []sandboxd.LevelLine
-	Server Server // nil leaves out durability, as of a driver whose environments end with the host
+	// OneUser says that the host has one user for all sandboxes, its own, because it
+	// is not root's: what that costs is weak and no failure.
+	OneUser bool
+	Server  Server // nil leaves out durability, as of a driver whose environments end with the host
 	// Version is the program's.
 	Version string
 }

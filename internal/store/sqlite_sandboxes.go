@@ -149,6 +149,9 @@ func exists(ctx context.Context, tx *sql.Tx, stmt *sql.Stmt, arg any) (bool, err
 // that a uid rests as long as possible before it gets a new owner, and searches
 // the table when the neighbours are taken.
 func (s *sqliteStore) freeUID(ctx context.Context, tx *sql.Tx, pool sandboxd.UIDPool) (uint32, error) {
+	if pool.Shared {
+		return pool.First, nil
+	}
 	const guesses = 4
 	uid := s.nextUID.Load()
 	for range guesses {

@@ -26,7 +26,7 @@ var suites = []string{
 }
 
 // expect are the capabilities that a test inside may not be skipped for.
-const expect = "root cgroup2 process seccomp"
+const expect = "root cgroup2 process seccomp rootless"
 
 // bootTimeout bounds the machine's whole life.
 const bootTimeout = 300 * time.Second

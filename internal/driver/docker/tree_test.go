@@ -2,6 +2,7 @@ package docker
 
 import (
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -11,12 +12,18 @@ import (
 )
 
 // Without cgroups the init ends what a command started: children, those that left
-// the session, and orphans.
+// the session, and orphans; where the kernel has marks also what left all by which
+// it could be known.
 func TestTreesEnd(t *testing.T) {
+	const deserter = `(env -i setsid /bin/sh -c 'exec /bin/sleep 98766' &) ; `
 	const script = `sleep 98761 & setsid sleep 98762 & (setsid sleep 98763 & sh -c 'sleep 98764 & sleep 98765' &) ; echo up; wait`
 	for _, runtime := range runtimes {
 		t.Run(runtime, func(t *testing.T) {
 			b := openBox(t, dockertest.Find(t, runtime), nil)
+			shell, asleep := script, 6
+			if runtime == "runc" {
+				shell, asleep = deserter+script, 7
+			}
 			sleeping := func() int {
 				r := b.Run("/bin/sh", "-c", `cat /proc/[0-9]*/cmdline | tr '\0' '\n'`)
 				return strings.Count("\n"+r.Stdout, "\n9876")
@@ -25,19 +32,19 @@ func TestTreesEnd(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			id, err := b.Start(wire.Start{Argv: []string{"/bin/sh", "-c", script}, Env: append(drivertest.Environment(), wire.MarkVariable+"=mine")})
+			id, err := b.Start(wire.Start{Argv: []string{"/bin/sh", "-c", shell}, Env: append(drivertest.Environment(), wire.MarkVariable+"=mine")})
 			if err != nil {
 				t.Fatal(err)
 			}
-			until(t, "all sleep", func() bool { return sleeping() == 6 })
-			if err := b.Link.KillTree(t.Context(), id); err != nil {
+			until(t, "all sleep", func() bool { return sleeping() == asleep })
+			if err := b.Link.End(t.Context(), id, syscall.SIGKILL); err != nil {
 				t.Fatal(err)
 			}
 			if r := b.Wait(id); r.Exit.Signal != 9 {
 				t.Errorf("the leader: %+v", r.Exit)
 			}
 			until(t, "only the other command's is left", func() bool { return sleeping() == 1 })
-			if err := b.Link.KillTree(t.Context(), other); err != nil {
+			if err := b.Link.End(t.Context(), other, syscall.SIGKILL); err != nil {
 				t.Fatal(err)
 			}
 			b.Wait(other)

@@ -1,7 +1,8 @@
 // Package process is the driver that isolates with what the kernel has: its own
 // namespaces, cgroups, a user of its own, Landlock and seccomp, and no daemon.
-// It is a sandboxd.Driver and sandboxd.CommandGroups. It needs root. What happens
-// inside the new namespaces is in internal/isolate/setup.
+// It is a sandboxd.Driver and, where the machine has cgroups for it,
+// sandboxd.CommandGroups. Without root it isolates as well as an ordinary user can;
+// see rootless.go. What happens inside the new namespaces is in internal/isolate/setup.
 package process
 
 import (
@@ -37,6 +38,8 @@ type Driver struct {
 	cfg      Config
 	groups   *groups // nil when the machine has none
 	groupErr error
+	roll     roll // in place of the groups where there are none
+	rootless bool
 	seccomp  []byte
 	landlock int
 	bootID   string
@@ -103,7 +106,8 @@ func New(cfg Config) (*Driver, error) {
 		return nil, fmt.Errorf("make the run directory: %w", err)
 	}
 	d := &Driver{cfg: cfg, seccomp: program, landlock: isolate.LandlockABI(), bootID: string(boot[:36]),
-		events: queue.New(), init: initbin.In(filepath.Join(cfg.DataDir, "bin")), envs: map[string]*environment{}}
+		events: queue.New(), init: initbin.In(filepath.Join(cfg.DataDir, "bin")), envs: map[string]*environment{}, rootless: os.Geteuid() != 0}
+	d.roll = roll{dir: cfg.RunDir, boot: d.bootID}
 	d.groups, d.groupErr = findGroups(cfg.DataDir)
 	return d, nil
 }
@@ -248,12 +252,13 @@ func (d *Driver) Inspect(_ context.Context, id string) (sandboxd.EnvironmentStat
 
 // List is sandboxd.Driver's: what has cgroups of this data directory.
 func (d *Driver) List(context.Context) ([]string, error) {
-	if d.groups == nil {
-		return nil, nil
+	list := d.roll.list
+	if d.groups != nil {
+		list = d.groups.list
 	}
-	names, err := d.groups.list()
+	names, err := list()
 	if err != nil {
-		return nil, sandboxd.Wrap(sandboxd.ClassInternal, err, "read the cgroups")
+		return nil, sandboxd.Wrap(sandboxd.ClassInternal, err, "read what environments there are")
 	}
 	ids := names[:0]
 	for _, name := range names {
@@ -332,12 +337,14 @@ func (d *Driver) stop(ctx context.Context, e *environment) error {
 // All mounts went with the last process.
 func (d *Driver) clean(ctx context.Context, id string) error {
 	var errs []error
+	kill, remove := d.roll.kill, d.roll.remove
 	if d.groups != nil {
-		if err := d.groups.kill(ctx, id); err != nil {
-			errs = append(errs, err)
-		} else if err := d.groups.remove(ctx, id); err != nil {
-			errs = append(errs, err)
-		}
+		kill, remove = d.groups.kill, d.groups.remove
+	}
+	if err := kill(ctx, id); err != nil {
+		errs = append(errs, err)
+	} else if err := remove(ctx, id); err != nil {
+		errs = append(errs, err)
 	}
 	for _, name := range []string{socketName(id), logName(id)} {
 		if err := os.Remove(filepath.Join(d.cfg.RunDir, name)); err != nil && !errors.Is(err, os.ErrNotExist) {

@@ -29,7 +29,8 @@ func openBox(t testing.TB, change func(*sandboxd.EnvironmentSpec)) *box {
 	t.Helper()
 	h := harness(t)
 	before := h.Left()
-	d := h.Open(t).(*Driver)
+	opened := h.Open(t)
+	d := bare(opened)
 	spec := h.Spec(t)
 	if change != nil {
 		change(&spec)
@@ -46,13 +47,11 @@ func openBox(t testing.TB, change func(*sandboxd.EnvironmentSpec)) *box {
 			t.Errorf("left behind\nbefore:\n%s\nafter:\n%s", before, after)
 		}
 	})
-	return &box{Session: drivertest.Attach(t, d, spec.ID), d: d, spec: spec}
+	return &box{Session: drivertest.Attach(t, opened, spec.ID), d: d, spec: spec}
 }
 
-// probe builds the prober into the workspace and runs it.
-func (b *box) probe(t *testing.T, args ...string) map[string]string {
+func buildProber(t testing.TB, name string) {
 	t.Helper()
-	name := filepath.Join(b.spec.Workspace, "prober")
 	cmd := exec.Command("go", "build", "-o", name, "sandboxd/internal/isolate/prober")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
@@ -61,6 +60,18 @@ func (b *box) probe(t *testing.T, args ...string) map[string]string {
 	if err := os.Chmod(name, 0o755); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// probe builds the prober into the workspace and runs it.
+func (b *box) probe(t *testing.T, args ...string) map[string]string {
+	t.Helper()
+	buildProber(t, filepath.Join(b.spec.Workspace, "prober"))
+	return b.prove(t, args...)
+}
+
+// prove runs the prober that is in the workspace.
+func (b *box) prove(t *testing.T, args ...string) map[string]string {
+	t.Helper()
 	r := b.Run(append([]string{"./prober"}, args...)...)
 	var out map[string]string
 	if err := json.Unmarshal([]byte(r.Stdout), &out); err != nil {
@@ -75,7 +86,12 @@ const denied = "EPERM EACCES EROFS"
 func TestIsolation(t *testing.T) {
 	need(t)
 	b := openBox(t, nil)
-	got := b.probe(t)
+	b.judge(t, b.probe(t))
+}
+
+// judge compares what the prober found with what a sandbox must be.
+func (b *box) judge(t *testing.T, got map[string]string) {
+	t.Helper()
 	uid := fmt.Sprint(b.spec.UID)
 	four := strings.Join([]string{uid, uid, uid, uid}, " ")
 	want := map[string]string{
@@ -203,6 +219,11 @@ func TestExits(t *testing.T) {
 
 func TestLimits(t *testing.T) {
 	need(t)
+	limits(t)
+}
+
+func limits(t *testing.T) {
+	t.Helper()
 	b := openBox(t, func(s *sandboxd.EnvironmentSpec) { s.Limits.MemoryBytes, s.Limits.PIDs = 64<<20, 40 })
 	ctx := context.Background()
 	// In one stride by one process: several that creep to the limit keep taking

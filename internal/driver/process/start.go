@@ -66,10 +66,10 @@ func (d *Driver) check(spec sandboxd.EnvironmentSpec) error {
 	case spec.OCIRuntime != "" || spec.WritableRoot:
 		return sandboxd.Errorf(sandboxd.ClassUnsupported, "the process driver has no OCI runtime and no root that takes writes").
 			WithHint("open the sandbox with the docker driver")
-	case os.Geteuid() != 0:
-		return sandboxd.Errorf(sandboxd.ClassUnavailable, "the process driver needs root").
-			WithHint("run the server as root, or use another driver")
-	case d.groups == nil:
+	case d.rootless && spec.UID != uint32(os.Geteuid()):
+		return sandboxd.Errorf(sandboxd.ClassUnavailable, "the sandbox's files belong to user %d and the server is user %d", spec.UID, os.Geteuid()).
+			WithHint("without root a server runs the sandboxes of its own user only; run it as root")
+	case d.groups == nil && !d.rootless:
 		return sandboxd.Wrap(sandboxd.ClassUnavailable, d.groupErr, "the machine has no cgroups that the process driver can use")
 	}
 	return nil
@@ -85,7 +85,7 @@ func (d *Driver) reserve(e *environment) error {
 	}
 	old := d.envs[e.id]
 	if old == nil {
-		if _, err := os.Lstat(d.groups.dir("pids", e.id)); err == nil {
+		if d.left(e.id) {
 			return conflict // of an earlier server, not adopted
 		}
 	} else {
@@ -118,23 +118,12 @@ func (d *Driver) start(ctx context.Context, e *environment, spec sandboxd.Enviro
 	if err := l.run(ctx); err != nil {
 		return nil, err
 	}
-	start, err := startTime(l.pid)
-	if err != nil {
-		l.kill()
-		return nil, sandboxd.Wrap(sandboxd.ClassUnavailable, err, "the sandbox ended at once")
-	}
-	handle, err := json.Marshal(handle{PID: l.pid, Start: start, Boot: d.bootID, Init: filepath.Base(program),
-		Generation: spec.Generation, Limits: spec.Limits})
-	if err != nil {
-		l.kill()
-		return nil, err
-	}
 	if err := d.commit(e, l.pid, l.pidfd); err != nil {
 		l.kill()
 		return nil, err
 	}
 	l.pidfd = -1
-	return handle, nil
+	return l.handle, nil
 }
 
 // commit makes a living process the environment's and watches it. It takes pidfd
@@ -158,6 +147,9 @@ func (d *Driver) commit(e *environment, pid, pidfd int) error {
 // makeGroups makes a sandbox's cgroups with its limits.
 func (d *Driver) makeGroups(spec sandboxd.EnvironmentSpec) error {
 	g, id, lim := d.groups, spec.ID, spec.Limits
+	if g == nil {
+		return nil
+	}
 	leaf, commands := filepath.Join(id, initLeaf), filepath.Join(id, commandsDir)
 	for _, sub := range []string{leaf, filepath.Join(commands, otherLeaf)} {
 		if err := g.create(sub); err != nil {
@@ -180,6 +172,7 @@ type launch struct {
 	orders  *os.File // takes the specification
 	pid     int
 	pidfd   int
+	handle  sandboxd.Handle
 }
 
 func (l *launch) close() {
@@ -231,6 +224,10 @@ func (l *launch) run(ctx context.Context) error {
 		l.kill()
 		return sandboxd.Wrap(sandboxd.ClassUnavailable, gerr, "the sandbox's cgroups cannot be made")
 	}
+	if err := l.identify(); err != nil {
+		l.kill()
+		return fail(err)
+	}
 	if err := l.instruct(); err != nil {
 		l.kill()
 		return fail(err)
@@ -240,6 +237,22 @@ func (l *launch) run(ctx context.Context) error {
 		return err
 	}
 	return nil
+}
+
+// identify makes the handle. Where no cgroup does it, this is what tells of the
+// environment from here on.
+func (l *launch) identify() error {
+	d := l.driver
+	start, err := startTime(l.pid)
+	if err != nil {
+		return err
+	}
+	l.handle, err = json.Marshal(handle{PID: l.pid, Start: start, Boot: d.bootID, Init: filepath.Base(l.program),
+		Generation: l.spec.Generation, Limits: l.spec.Limits})
+	if err == nil && d.groups == nil {
+		err = d.roll.enter(l.spec.ID, l.handle)
+	}
+	return err
 }
 
 // fork starts the set-up stage and answers where it will report.
@@ -276,7 +289,7 @@ func (l *launch) fork() (*os.File, error) {
 	l.pidfd = -1
 	l.pid, err = syscall.ForkExec(l.program, []string{"init", "setup"}, &syscall.ProcAttr{
 		Dir: "/", Env: setup.Environment, Files: []uintptr{null.Fd(), null.Fd(), log.Fd(), socket.Fd(), theirs.Fd(), readyW.Fd()},
-		Sys: &syscall.SysProcAttr{Cloneflags: namespaces &^ d.weak.namespaces, Setsid: true, PidFD: &l.pidfd},
+		Sys: d.cloneInto(&l.pidfd),
 	})
 	if err != nil {
 		return nil, err
@@ -313,23 +326,20 @@ func (l *launch) bind() (*os.File, error) {
 // and of the init's own groups.
 func (l *launch) instruct() error {
 	d := l.driver
-	fds, err := d.groups.open(filepath.Join(l.spec.ID, commandsDir, otherLeaf), false)
+	fds, commands, err := d.joinFiles(l.spec.ID)
 	if err != nil {
 		return err
 	}
-	defer func() { closeAll(fds) }()
-	commands := len(fds)
-	own, err := d.groups.openIn(filepath.Join(l.spec.ID, initLeaf), func(root) bool { return true })
-	if err != nil {
-		return err
+	defer closeAll(fds)
+	second := setup.Second{Nonce: l.spec.Nonce, OpenFiles: l.spec.Limits.OpenFiles, Groups: commands}
+	if d.groups == nil {
+		second.Alone, second.DataBytes, second.Processes = true, l.spec.Limits.MemoryBytes, l.spec.Limits.PIDs
 	}
-	fds = append(fds, own...)
 	body, err := json.Marshal(setup.Spec{
 		Base: filepath.Join(d.cfg.RunDir, rootMount), Root: d.cfg.RootDir,
 		Workspace: l.spec.Workspace, Home: l.spec.Home, CABundle: l.spec.CABundle, UID: l.spec.UID, Hostname: l.spec.Hostname,
 		TmpBytes: l.spec.Limits.TmpBytes, Seccomp: d.seccomp, Landlock: d.landlock, OOMScore: oomScore,
-		InitGroups: len(own), Second: setup.Second{Nonce: l.spec.Nonce, OpenFiles: l.spec.Limits.OpenFiles, Groups: commands},
-		Without: d.weak.steps,
+		Rootless: d.rootless, InitGroups: len(fds) - commands, Second: second, Without: d.weak.steps,
 	})
 	if err != nil {
 		return err
@@ -338,9 +348,31 @@ func (l *launch) instruct() error {
 		return errors.New("the specification is too long")
 	}
 	_, err = retryInterrupted(func() (int, error) {
-		return 0, unix.Sendmsg(int(l.orders.Fd()), body, unix.UnixRights(fds...), nil, unix.MSG_NOSIGNAL)
+		var rights []byte
+		if len(fds) > 0 {
+			rights = unix.UnixRights(fds...)
+		}
+		return 0, unix.Sendmsg(int(l.orders.Fd()), body, rights, nil, unix.MSG_NOSIGNAL)
 	})
 	return err
+}
+
+// joinFiles answers the files by which the groups of a sandbox are joined: first those
+// of where commands go, so many, then those of the init's own.
+func (d *Driver) joinFiles(id string) (fds []int, commands int, err error) {
+	if d.groups == nil {
+		return nil, 0, nil
+	}
+	fds, err = d.groups.open(filepath.Join(id, commandsDir, otherLeaf), false)
+	if err != nil {
+		return nil, 0, err
+	}
+	own, err := d.groups.openIn(filepath.Join(id, initLeaf), func(root) bool { return true })
+	if err != nil {
+		closeAll(fds)
+		return nil, 0, err
+	}
+	return append(fds, own...), len(fds), nil
 }
 
 // await reads the init's one report.

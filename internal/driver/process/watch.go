@@ -62,7 +62,7 @@ func (d *Driver) endingOf(e *environment) sandboxd.Ending {
 	} else if known {
 		ending.Cause, code = sandboxd.CauseExit, status.ExitStatus()
 	}
-	if d.groups.oomKills(filepath.Join(e.id, initLeaf)) > 0 {
+	if d.groups != nil && d.groups.oomKills(filepath.Join(e.id, initLeaf)) > 0 {
 		ending.Cause, ending.Limit = sandboxd.CauseMemory, "128 MiB of the init"
 	}
 	if code >= 0 {

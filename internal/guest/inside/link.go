@@ -202,9 +202,7 @@ func (l *link) poke(f wire.Frame) error {
 		return violation("signal %d", f.Arg)
 	case c == nil:
 	case f.Type == wire.TypeSignal:
-		if f.Flags&wire.FlagTree == 0 || !c.killTree() {
-			c.signal(int(f.Arg))
-		}
+		c.signal(int(f.Arg), f.Flags&wire.FlagWhole != 0)
 	default:
 		c.resize(uint16(f.Arg>>16), uint16(f.Arg))
 	}

@@ -42,10 +42,12 @@ type Process interface {
 // leader is a Process of which the number inside is known.
 type leader interface{ Leader() int }
 
-// Tree is the optional power of a Process to end all that it started.
+// Tree is the optional power of a Process to reach all that it started.
 type Tree interface {
-	// KillTree returns when what it found was sent SIGKILL.
-	KillTree()
+	// KillAll kills every process of the command that is known to be its, also when
+	// its leader has ended, and returns when none is left or it gives up. It does
+	// nothing where the host has a cgroup to end.
+	KillAll()
 }
 
 // Output is one stream of a process; Tag is 1 for stdout (and a terminal), 2 for stderr.

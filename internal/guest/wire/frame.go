@@ -72,7 +72,7 @@ const (
 	TypeAck         Type = 24 // host: command, Arg: everything before is durable
 	TypeEnded       Type = 25 // init: command, Arg the final offset, JSON Exit
 	TypeForget      Type = 26 // host: command
-	TypeSignal      Type = 27 // host: command, Arg the signal
+	TypeSignal      Type = 27 // host: command, Arg the signal; FlagWhole when the command is to end
 	TypeResize      Type = 28 // host: command, Arg columns<<16 | rows
 
 	TypeDial         Type = 32 // host: new stream, Arg the port
@@ -93,9 +93,12 @@ const (
 	FlagEOF      = 1 // TypeStdin
 	FlagConflict = 1 // TypeStartFailed
 	FlagEnded    = 1 // TypeKnown
-	FlagTree     = 1 // TypeSignal: SIGKILL for all that the command started
 	FlagStdin    = 2 // TypeKnown: takes input
 	FlagReset    = 1 // TypeStreamClose: what came before is not all there was
+	// TypeSignal: SIGKILL goes to every process of the command, whatever its session,
+	// and what the leader leaves is killed before the end is told. It is for an init
+	// whose commands have no cgroup that the host could end; others may ignore it.
+	FlagWhole = 1
 )
 
 // Tags of output.

@@ -17,7 +17,8 @@ type Start struct {
 }
 
 // MarkVariable is set, to the command's id, in the environment of a command that has
-// no cgroup of its own: what it starts is known by it.
+// no cgroup of its own: where the kernel has no better mark, what it starts is known
+// by it.
 const MarkVariable = "SANDBOXD_COMMAND_ID"
 
 // Exit says how the leader of a command ended, as wait4 saw it. A start that

@@ -18,6 +18,7 @@ import (
 	"sandboxd/internal/driver/process"
 	"sandboxd/internal/host"
 	"sandboxd/internal/host/hosttest"
+	"sandboxd/internal/isolate"
 	"sandboxd/internal/leaktest"
 	"sandboxd/internal/store"
 	"sandboxd/internal/workspace/workspacetest"
@@ -30,9 +31,10 @@ func fakeDriver(testing.TB, string) sandboxd.Driver { return fake.New(fake.NewWo
 
 func processDriver(t testing.TB, dir string) sandboxd.Driver {
 	t.Helper()
-	captest.Root(t)
-	leaktest.Sandboxes(dir)
-	d, err := process.New(process.Config{DataDir: dir, RunDir: filepath.Join(dir, "run")})
+	if os.Geteuid() == 0 {
+		leaktest.Sandboxes(dir)
+	}
+	d, err := process.Open(process.Config{DataDir: dir, RunDir: filepath.Join(dir, "run")})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -67,8 +69,12 @@ func embeddedIn(t testing.TB, dir string, places int, made maker) sandboxd.Host 
 	if err != nil {
 		t.Fatal(err)
 	}
+	uids := sandboxd.UIDPool{First: 220000, Last: 220999}
+	if uid := uint32(os.Geteuid()); uid != 0 {
+		uids = sandboxd.UIDPool{First: uid, Last: uid, Shared: true}
+	}
 	h, err := host.New(context.Background(), host.Config{DataDir: dir, Store: db, Drivers: []sandboxd.Driver{driver},
-		UIDs: sandboxd.UIDPool{First: 220000, Last: 220999}, MaxSandboxes: places})
+		UIDs: uids, MaxSandboxes: places})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -151,15 +157,41 @@ func TestClientOfTheHostListener(t *testing.T) {
 }
 
 func TestEmbeddedHostOverProcesses(t *testing.T) {
+	captest.Root(t)
 	hosttest.Run(t, hosttest.Harness{Program: hosttest.ShellPrograms, New: func(t *testing.T, places int) sandboxd.Host {
 		return embedded(t, places, processDriver)
 	}})
 }
 
 func TestClientOverProcesses(t *testing.T) {
+	captest.Root(t)
 	hosttest.Run(t, hosttest.Harness{Program: hosttest.ShellPrograms, New: func(t *testing.T, places int) sandboxd.Host {
 		return remote(t, places, control, processDriver)
 	}})
+}
+
+// An ordinary user's host is the same, over the process driver without root.
+func TestHostOfAnOrdinaryUser(t *testing.T) {
+	usable, detail, _ := isolate.UserNamespaces()
+	if !captest.Rootless(t, usable, detail) {
+		return
+	}
+	hosttest.Run(t, hosttest.Harness{Program: hosttest.ShellPrograms, New: func(t *testing.T, places int) sandboxd.Host {
+		return remote(t, places, control, processDriver)
+	}})
+}
+
+// Where commands have no cgroups nobody is promised a limit that would not hold.
+func TestLimitsOfACommandNeedGroups(t *testing.T) {
+	h := embedded(t, 1, fakeDriver)
+	sb, _, err := h.Open(t.Context(), sandboxd.OpenRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, _, err = h.StartCommand(t.Context(), sb.ID, sandboxd.CommandSpec{Argv: []string{"true"}, Limits: sandboxd.CommandLimits{MemoryBytes: 64 << 20}})
+	if sandboxd.ClassOf(err) != sandboxd.ClassUnsupported {
+		t.Errorf("%v", err)
+	}
 }
 
 func TestEmbeddedHostOverContainers(t *testing.T) {

@@ -23,6 +23,9 @@ var (
 // image holds there.
 var ours = []string{"workspace", "home", "tmp", "dev", "proc", "sys", "run", "etc", "var"}
 
+// terminals bounds those of one sandbox.
+const terminals = "256"
+
 const (
 	readOnly = unix.MOUNT_ATTR_RDONLY | unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV
 	readWrit = unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV
@@ -218,13 +221,19 @@ func (b builder) etc() error {
 }
 
 // devices are made, not borrowed: a node in an image or on the machine may be
-// anything.
+// anything. Without root they cannot be made.
 func (b builder) devices() error {
 	for _, d := range []struct {
 		name         string
 		major, minor uint32
 	}{{"null", 1, 3}, {"zero", 1, 5}, {"full", 1, 7}, {"random", 1, 8}, {"urandom", 1, 9}, {"tty", 5, 0}} {
 		name := "dev/" + d.name
+		if b.spec.Rootless {
+			if err := borrow(name, unix.Mkdev(d.major, d.minor)); err != nil {
+				return fmt.Errorf("%s: %w", d.name, err)
+			}
+			continue
+		}
 		if err := unix.Mknod(name, unix.S_IFCHR|0o666, int(unix.Mkdev(d.major, d.minor))); err != nil {
 			return fmt.Errorf("%s: %w", d.name, err)
 		}
@@ -240,8 +249,10 @@ func (b builder) devices() error {
 	}
 	// The kernel's terminals are few and all machine's: without a bound of its own
 	// one sandbox could take them from every other.
-	if err := unix.Mount("devpts", "dev/pts", "devpts", unix.MS_NOSUID|unix.MS_NOEXEC, "newinstance,ptmxmode=0666,mode=0620,max=256"); err != nil {
-		return fmt.Errorf("pts: %w", err)
+	if !b.spec.Rootless {
+		if err := unix.Mount("devpts", "dev/pts", "devpts", unix.MS_NOSUID|unix.MS_NOEXEC, "newinstance,ptmxmode=0666,mode=0620,max="+terminals); err != nil {
+			return fmt.Errorf("pts: %w", err)
+		}
 	}
 	size := b.spec.TmpBytes
 	if size <= 0 {

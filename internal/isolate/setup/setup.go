@@ -41,6 +41,7 @@ func run() (string, error) {
 		{"out of memory score", func() error { return spare(spec) }},
 		{"cgroup namespace", func() error { return unix.Unshare(unix.CLONE_NEWCGROUP) }},
 		{"build the root", func() error { return buildRoot(spec) }},
+		{"terminals", p.terminals},
 		{"loopback up", loopbackUp},
 		{"set the host name", func() error { return unix.Sethostname([]byte(spec.Hostname)) }},
 		{"limit resources", p.rlimits},
@@ -211,8 +212,11 @@ func (p privileges) changeUser() error {
 	if err := unix.Prctl(unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0); err != nil {
 		return err
 	}
-	if _, _, e := unix.RawSyscall(unix.SYS_SETGROUPS, 0, 0, 0); e != 0 {
-		return e
+	// Where nobody has the right to, the kernel lets nobody drop a group either.
+	if !p.spec.Rootless {
+		if _, _, e := unix.RawSyscall(unix.SYS_SETGROUPS, 0, 0, 0); e != 0 {
+			return e
+		}
 	}
 	if _, _, e := unix.RawSyscall(unix.SYS_SETRESGID, id, id, id); e != 0 {
 		return e

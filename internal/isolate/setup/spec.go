@@ -50,6 +50,10 @@ type Spec struct {
 	Landlock  int    // ABI to use; 0 for none
 	OOMScore  int    // oom_score_adj of everything in the sandbox
 
+	// Rootless says that the namespaces are in a user namespace with one id, UID:
+	// then nothing can be made that needs another id or a device. See rootless.go.
+	Rootless bool
+
 	// InitGroups is how many descriptors come after those of Second.Groups: of
 	// where the init itself goes.
 	InitGroups int
@@ -76,6 +80,12 @@ type Second struct {
 	OpenFiles int64  // RLIMIT_NOFILE of a command
 	Groups    int    // descriptors from FDGroups on
 	Nonce     string // secret by which this init and its host know each other
+
+	// Alone says that no cgroup holds a command together: then it is marked, and
+	// each of its processes is limited by itself. 0 is no limit.
+	Alone     bool
+	DataBytes int64 // RLIMIT_DATA
+	Processes int64 // RLIMIT_NPROC, which counts what is in the sandbox
 }
 
 // Attached is what an init needs to know that was started by a container engine

@@ -14,12 +14,12 @@ import (
 // rounds bounds how often a tree that goes on forking is looked at anew.
 const rounds = 64
 
-// KillTree is inside.Tree's. Where no cgroup says what belongs to a command, its
-// lineage does: the leader's children, its session, and who has its mark in the
-// environment. They are stopped until no look finds another, so that none forks
-// away, and then killed. A process that leaves all three on purpose is not found;
-// it goes with the sandbox.
-func (p *process) KillTree() {
+// killLineage is KillAll for a kernel, as gVisor's, that has no mark. Who belongs to a
+// command its lineage says: the leader's children, its session, and who has its
+// variable in the environment. They are stopped until no look finds another, so that
+// none forks away, and then killed. A process that leaves all three on purpose is not
+// found; it goes with the sandbox.
+func (p *process) killLineage() {
 	found := map[int]bool{}
 	for range rounds {
 		before := len(found)
@@ -54,7 +54,7 @@ func (p *process) gather(found map[int]bool) {
 			continue
 		}
 		parent, session := relatives(pid)
-		ours := leader != 0 && (pid == leader || parent == leader || session == leader) || found[parent] || p.marked(pid)
+		ours := leader != 0 && (pid == leader || parent == leader || session == leader) || found[parent] || p.named(pid)
 		if ours && unix.Kill(pid, unix.SIGSTOP) == nil {
 			found[pid] = true
 		}
@@ -77,9 +77,9 @@ func relatives(pid int) (parent, session int) {
 	return parent, session
 }
 
-// marked says whether a process has the command's mark.
-func (p *process) marked(pid int) bool {
-	if p.mark == "" {
+// named says whether a process has the command's variable.
+func (p *process) named(pid int) bool {
+	if p.variable == "" {
 		return false
 	}
 	text, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/environ")
@@ -87,15 +87,15 @@ func (p *process) marked(pid int) bool {
 		return false
 	}
 	for _, kv := range bytes.Split(text, []byte{0}) {
-		if string(kv) == p.mark {
+		if string(kv) == p.variable {
 			return true
 		}
 	}
 	return false
 }
 
-// markOf is the variable by which a command's processes are known.
-func markOf(spec wire.Start) string {
+// variableOf is the variable by which a command's processes are known.
+func variableOf(spec wire.Start) string {
 	for _, kv := range spec.Env {
 		if strings.HasPrefix(kv, wire.MarkVariable+"=") {
 			return kv

@@ -23,6 +23,7 @@ func Run(t *testing.T, open func(t *testing.T) sandboxd.HostStore) {
 		"RoundTrip":          roundTrip,
 		"OneKeyOneSandbox":   oneKeyOneSandbox,
 		"UIDPool":            uidPool,
+		"SharedUID":          uidShared,
 		"UIDsUnderConflict":  uidsUnderConflict,
 		"Transitions":        transitions,
 		"Rollback":           rollback,
@@ -237,6 +238,20 @@ func uidPool(t *testing.T, s sandboxd.HostStore) {
 	}
 	_, _, err = s.Create(t.Context(), NewRecord("none"), sandboxd.UIDPool{First: 5, Last: 4})
 	wantClass(t, err, sandboxd.ClassCapacity)
+}
+
+// A pool that is shared gives its first to each.
+func uidShared(t *testing.T, s sandboxd.HostStore) {
+	pool := sandboxd.UIDPool{First: 10, Last: 10, Shared: true}
+	for _, key := range []string{"a", "b", "c"} {
+		rec, made, err := s.Create(t.Context(), NewRecord(key), pool)
+		if err != nil || !made || rec.UID != 10 {
+			t.Fatalf("%s: uid %d, made %v, %v", key, rec.UID, made, err)
+		}
+		if got, err := s.Get(t.Context(), rec.ID); err != nil || got.UID != 10 {
+			t.Fatalf("%s again: uid %d, %v", key, got.UID, err)
+		}
+	}
 }
 
 func uidsUnderConflict(t *testing.T, s sandboxd.HostStore) {
