@@ -41,6 +41,7 @@ type bench struct {
 	dir    string
 	addr   string
 	rounds int
+	flags  []string // more of the server's
 	cmd    *exec.Cmd
 	c      *client.Client
 	token  string
@@ -77,7 +78,7 @@ func run(binary string, rounds int, only, out string) error {
 		name string
 		fn   func() (row, error)
 	}{
-		{"exec", b.execOne}, {"exec16", b.execMany}, {"cold", b.openCold}, {"burst", b.burst},
+		{"exec", b.execOne}, {"exec16", b.execMany}, {"cold", b.openCold}, {"pooled", b.openPooled}, {"kept", b.openKept}, {"burst", b.burst},
 		{"write", func() (row, error) { return b.write(false) }}, {"synced", func() (row, error) { return b.write(true) }},
 		{"large", b.large}, {"tar", b.tar}, {"output", b.output}, {"idle", b.idle}, {"stop", b.stopTree}, {"restart", b.restart},
 		{"deaths", b.deaths},
@@ -146,7 +147,8 @@ func (b *bench) start() error {
 		return err
 	}
 	defer log.Close()
-	b.cmd = exec.Command(b.binary, "serve", "--data", filepath.Join(b.dir, "data"), "--listen", b.addr, "--driver", "process", "--max-sandboxes", "2000")
+	args := []string{"serve", "--data", filepath.Join(b.dir, "data"), "--listen", b.addr, "--driver", "process", "--max-sandboxes", "2000"}
+	b.cmd = exec.Command(b.binary, append(args, b.flags...)...)
 	b.cmd.Stdout, b.cmd.Stderr = log, log
 	if err := b.cmd.Start(); err != nil {
 		return err
@@ -161,6 +163,16 @@ func (b *bench) start() error {
 	b.token = strings.TrimSpace(string(token))
 	b.c, err = client.New("http://"+b.addr, b.token)
 	return err
+}
+
+// unpooled is another server, on which every open is a cold one.
+func (b *bench) unpooled() (*bench, error) {
+	dir := filepath.Join(b.dir, "unpooled")
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, err
+	}
+	other := &bench{binary: b.binary, dir: dir, rounds: b.rounds, flags: []string{"--ready", "0"}}
+	return other, other.start()
 }
 
 func waitFor(url string) error {

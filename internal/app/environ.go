@@ -13,7 +13,7 @@ import (
 // to the tags of the command line.
 var serverSettings = []string{
 	"SANDBOXD_ALLOWED_HOSTS", "SANDBOXD_DATA", "SANDBOXD_DRIVER", "SANDBOXD_HOST_LISTEN", "SANDBOXD_LISTEN", "SANDBOXD_LOG_FORMAT",
-	"SANDBOXD_MAX_SANDBOXES", "SANDBOXD_PROTECTED_BY", "SANDBOXD_TOKEN",
+	"SANDBOXD_MAX_SANDBOXES", "SANDBOXD_PROTECTED_BY", "SANDBOXD_READY", "SANDBOXD_TOKEN",
 }
 
 // clientSettings are read by clients and ignored by servers.

@@ -74,6 +74,9 @@ func checkServe(p Process, o cli.ServeOptions) error {
 	if o.MaxSandboxes < 1 {
 		return sandboxd.Invalid("--max-sandboxes", "at least 1")
 	}
+	if o.Ready < 0 {
+		return sandboxd.Invalid("--ready", "at least 0")
+	}
 	return nil
 }
 
@@ -138,7 +141,7 @@ func (s *server) openHost(ctx context.Context, dir *datadir.Dir) error {
 	}
 	s.opened.add("store", func(context.Context) error { return db.Close() })
 	s.host, err = host.New(ctx, host.Config{DataDir: dir.Path, Store: db, Drivers: drivers, UIDs: uids,
-		MaxSandboxes: s.o.MaxSandboxes, Log: s.log})
+		MaxSandboxes: s.o.MaxSandboxes, Ready: s.o.Ready, Log: s.log})
 	if err != nil {
 		return err
 	}

@@ -34,14 +34,14 @@ const (
 	namespaces = unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS | unix.CLONE_NEWNET
 )
 
-func logName(id string) string { return id + ".err" }
+func logName(name string) string { return name + ".err" }
 
 // Start is sandboxd.Driver's.
 func (d *Driver) Start(ctx context.Context, spec sandboxd.EnvironmentSpec) (sandboxd.Handle, error) {
 	if err := d.check(spec); err != nil {
 		return nil, err
 	}
-	e := &environment{id: spec.ID, generation: spec.Generation, limits: spec.Limits, groups: newCommandGroups(d.groups), busy: make(chan struct{}), ended: make(chan struct{})}
+	e := &environment{id: spec.ID, name: spec.ID, generation: spec.Generation, limits: spec.Limits, groups: newCommandGroups(d.groups), busy: make(chan struct{}), ended: make(chan struct{})}
 	if err := d.reserve(e); err != nil {
 		return nil, err
 	}
@@ -82,7 +82,7 @@ func (d *Driver) reserve(e *environment) error {
 	}
 	old := d.envs[e.id]
 	if old == nil {
-		if _, err := os.Lstat(d.groups.dir("pids", e.id)); err == nil {
+		if _, err := os.Lstat(d.groups.dir("pids", d.onDisk(e.id))); err == nil {
 			return conflict // of an earlier server, not adopted
 		}
 	} else {
@@ -102,7 +102,7 @@ func (d *Driver) reserve(e *environment) error {
 
 func (d *Driver) start(ctx context.Context, e *environment, spec sandboxd.EnvironmentSpec) (sandboxd.Handle, error) {
 	// What an environment that ended by itself left is kept until now.
-	if err := d.clean(ctx, spec.ID); err != nil {
+	if err := d.clear(ctx, spec.ID); err != nil {
 		return nil, sandboxd.Wrap(sandboxd.ClassUnavailable, err, "remove what the last environment left")
 	}
 	program, err := d.installInit(ctx)
@@ -110,7 +110,15 @@ func (d *Driver) start(ctx context.Context, e *environment, spec sandboxd.Enviro
 		return nil, sandboxd.Wrap(sandboxd.ClassUnavailable, err, "the init cannot be installed")
 	}
 	e.started = time.Now()
-	l := &launch{driver: d, spec: spec, program: program}
+	if m, ok := d.ready.Take(kindOf(program, spec)); ok {
+		handle, err := d.handOver(ctx, e, m, spec)
+		if err == nil || ctx.Err() != nil {
+			return handle, err
+		}
+		// What is wrong with the sandbox the cold path says better.
+		d.cfg.Log.Warn("a ready environment was of no use", "sandbox", spec.ID, "err", err)
+	}
+	l := &launch{driver: d, spec: spec, name: spec.ID, program: program}
 	defer l.close()
 	if err := l.run(ctx); err != nil {
 		return nil, err
@@ -120,18 +128,21 @@ func (d *Driver) start(ctx context.Context, e *environment, spec sandboxd.Enviro
 		l.kill()
 		return nil, sandboxd.Wrap(sandboxd.ClassUnavailable, err, "the sandbox ended at once")
 	}
-	handle, err := json.Marshal(handle{PID: l.pid, Start: start, Boot: d.bootID, Init: filepath.Base(program),
-		Generation: spec.Generation, Limits: spec.Limits})
-	if err != nil {
-		l.kill()
-		return nil, err
+	handle, err := d.handle(l, start, spec)
+	if err == nil {
+		err = d.commit(e, l.pid, l.pidfd)
 	}
-	if err := d.commit(e, l.pid, l.pidfd); err != nil {
+	if err != nil {
 		l.kill()
 		return nil, err
 	}
 	l.pidfd = -1
 	return handle, nil
+}
+
+func (d *Driver) handle(l *launch, start uint64, spec sandboxd.EnvironmentSpec) (sandboxd.Handle, error) {
+	return json.Marshal(handle{PID: l.pid, Start: start, Boot: d.bootID, Init: filepath.Base(l.program),
+		Generation: spec.Generation, Limits: spec.Limits})
 }
 
 // commit makes a living process the environment's and watches it. It takes pidfd
@@ -153,16 +164,16 @@ func (d *Driver) commit(e *environment, pid, pidfd int) error {
 }
 
 // makeGroups makes a sandbox's cgroups with its limits.
-func (d *Driver) makeGroups(spec sandboxd.EnvironmentSpec) error {
-	g, id, lim := d.groups, spec.ID, spec.Limits
-	leaf, commands := filepath.Join(id, initLeaf), filepath.Join(id, commandsDir)
+func (d *Driver) makeGroups(name string, lim sandboxd.Limits) error {
+	g := d.groups
+	leaf, commands := filepath.Join(name, initLeaf), filepath.Join(name, commandsDir)
 	for _, sub := range []string{leaf, filepath.Join(commands, otherLeaf)} {
 		if err := g.create(sub); err != nil {
 			return err
 		}
 	}
 	return errors.Join(
-		g.limitCPU(id, lim.CPUs),
+		g.limitCPU(name, lim.CPUs),
 		g.limitMemory(commands, lim.MemoryBytes), g.limitPIDs(commands, lim.PIDs),
 		g.limitMemory(leaf, initMemory), g.limitPIDs(leaf, initPIDs),
 	)
@@ -207,9 +218,12 @@ func (d *Driver) installInit(ctx context.Context) (string, error) {
 type launch struct {
 	driver  *Driver
 	spec    sandboxd.EnvironmentSpec
+	name    string // of its cgroups, socket and log
+	pooled  bool   // spec does not know the sandbox
 	program string
 	files   []*os.File
 	orders  *os.File // takes the specification
+	ready   *os.File // has the report
 	pid     int
 	pidfd   int
 }
@@ -253,8 +267,8 @@ func (l *launch) run(ctx context.Context) error {
 		return sandboxd.Wrap(sandboxd.ClassUnavailable, err, "the sandbox's init cannot be started")
 	}
 	made := make(chan error, 1)
-	go func() { made <- d.makeGroups(l.spec) }()
-	ready, err := l.fork()
+	go func() { made <- d.makeGroups(l.name, l.spec.Limits) }()
+	err := l.fork()
 	gerr := <-made
 	if err != nil {
 		return fail(err)
@@ -263,62 +277,69 @@ func (l *launch) run(ctx context.Context) error {
 		l.kill()
 		return sandboxd.Wrap(sandboxd.ClassUnavailable, gerr, "the sandbox's cgroups cannot be made")
 	}
-	if err := l.instruct(); err != nil {
+	err = l.instruct()
+	if err == nil && l.pooled {
+		err = l.built(ctx)
+	}
+	if err != nil {
 		l.kill()
 		return fail(err)
 	}
-	if err := l.await(ctx, ready); err != nil {
+	if l.pooled {
+		return nil // what is built waits for its orders
+	}
+	if err := l.await(ctx); err != nil {
 		l.kill()
 		return err
 	}
 	return nil
 }
 
-// fork starts the set-up stage and answers where it will report.
-func (l *launch) fork() (*os.File, error) {
+// fork starts the set-up stage.
+func (l *launch) fork() error {
 	d := l.driver
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	l.keep(null)
 	flags := unix.O_CREAT | unix.O_TRUNC | unix.O_WRONLY | unix.O_APPEND | unix.O_CLOEXEC
-	fd, err := unix.Open(filepath.Join(d.cfg.RunDir, logName(l.spec.ID)), flags, 0o600)
+	fd, err := unix.Open(filepath.Join(d.cfg.RunDir, logName(l.name)), flags, 0o600)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	log := l.keep(os.NewFile(uintptr(fd), "log"))
 	socket, err := l.bind()
 	if err != nil {
-		return nil, err
+		return err
 	}
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	l.orders = l.keep(os.NewFile(uintptr(pair[0]), "orders"))
 	theirs := os.NewFile(uintptr(pair[1]), "spec")
 	defer theirs.Close()
 	readyR, readyW, err := os.Pipe()
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer readyW.Close()
-	l.keep(readyR)
+	l.ready = l.keep(readyR)
 	l.pidfd = -1
 	l.pid, err = syscall.ForkExec(l.program, []string{"init", "setup"}, &syscall.ProcAttr{
 		Dir: "/", Env: setup.Environment, Files: []uintptr{null.Fd(), null.Fd(), log.Fd(), socket.Fd(), theirs.Fd(), readyW.Fd()},
 		Sys: &syscall.SysProcAttr{Cloneflags: namespaces, Setsid: true, PidFD: &l.pidfd},
 	})
 	if err != nil {
-		return nil, err
+		return err
 	}
 	if l.pidfd < 0 {
 		unix.Kill(l.pid, unix.SIGKILL)
 		waitPID(l.pid, 0)
-		return nil, errors.New("the kernel gave no pidfd")
+		return errors.New("the kernel gave no pidfd")
 	}
-	return readyR, nil
+	return nil
 }
 
 // bind makes the socket's name without listening: the init does that, and so it
@@ -329,7 +350,7 @@ func (l *launch) bind() (*os.File, error) {
 		return nil, err
 	}
 	defer unix.Close(dir)
-	name := socketName(l.spec.ID)
+	name := socketName(l.name)
 	if err := unix.Unlinkat(dir, name, 0); err != nil && err != unix.ENOENT {
 		return nil, err
 	}
@@ -345,13 +366,13 @@ func (l *launch) bind() (*os.File, error) {
 // and of the init's own groups.
 func (l *launch) instruct() error {
 	d := l.driver
-	fds, err := d.groups.open(filepath.Join(l.spec.ID, commandsDir, otherLeaf), false)
+	fds, err := d.groups.open(filepath.Join(l.name, commandsDir, otherLeaf), false)
 	if err != nil {
 		return err
 	}
 	defer func() { closeAll(fds) }()
 	commands := len(fds)
-	own, err := d.groups.openIn(filepath.Join(l.spec.ID, initLeaf), func(root) bool { return true })
+	own, err := d.groups.openIn(filepath.Join(l.name, initLeaf), func(root) bool { return true })
 	if err != nil {
 		return err
 	}
@@ -360,7 +381,7 @@ func (l *launch) instruct() error {
 		Base: filepath.Join(d.cfg.RunDir, rootMount), Root: d.cfg.RootDir,
 		Workspace: l.spec.Workspace, Home: l.spec.Home, UID: l.spec.UID, Hostname: l.spec.Hostname,
 		TmpBytes: l.spec.Limits.TmpBytes, Seccomp: d.seccomp, Landlock: d.landlock, OOMScore: oomScore,
-		InitGroups: len(own), Second: setup.Second{Nonce: l.spec.Nonce, OpenFiles: l.spec.Limits.OpenFiles, Groups: commands},
+		InitGroups: len(own), Pooled: l.pooled, Second: setup.Second{Nonce: l.spec.Nonce, OpenFiles: l.spec.Limits.OpenFiles, Groups: commands},
 	})
 	if err != nil {
 		return err
@@ -375,11 +396,11 @@ func (l *launch) instruct() error {
 }
 
 // await reads the init's one report.
-func (l *launch) await(ctx context.Context, ready *os.File) error {
+func (l *launch) await(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, readyTime)
 	defer cancel()
-	defer context.AfterFunc(ctx, func() { ready.SetReadDeadline(time.Unix(1, 0)) })()
-	body, err := io.ReadAll(io.LimitReader(ready, 64<<10))
+	defer context.AfterFunc(ctx, func() { l.ready.SetReadDeadline(time.Unix(1, 0)) })()
+	body, err := io.ReadAll(io.LimitReader(l.ready, 64<<10))
 	if ctx.Err() != nil {
 		return sandboxd.Wrap(sandboxd.ClassUnavailable, ctx.Err(), "the sandbox's init was not ready in time")
 	}
@@ -388,7 +409,7 @@ func (l *launch) await(ctx context.Context, ready *os.File) error {
 		err = json.Unmarshal(body, &report)
 	}
 	if err != nil {
-		said := l.driver.said(l.spec.ID)
+		said := l.driver.said(l.name)
 		return sandboxd.Wrap(sandboxd.ClassUnavailable, fmt.Errorf("%w: %s", err, said), "the sandbox's init ended without a word")
 	}
 	if report.Step != "" {
@@ -398,8 +419,8 @@ func (l *launch) await(ctx context.Context, ready *os.File) error {
 }
 
 // said is the end of what an init wrote before it died.
-func (d *Driver) said(id string) string {
-	text, err := os.ReadFile(filepath.Join(d.cfg.RunDir, logName(id)))
+func (d *Driver) said(name string) string {
+	text, err := os.ReadFile(filepath.Join(d.cfg.RunDir, logName(name)))
 	if err != nil {
 		return ""
 	}
