@@ -111,7 +111,9 @@ type CommandGroups interface {
 	KillGroup(ctx context.Context, id, command string) error
 	// GroupUsage reads counters; it works until RemoveGroup.
 	GroupUsage(ctx context.Context, id, command string) (GroupUsage, error)
-	// RemoveGroup removes an empty group; ClassBusy while processes are in it.
+	// RemoveGroup removes an empty group; ClassBusy while processes are in it: then
+	// it goes after they have ended, with the group of a later command or with the
+	// environment.
 	RemoveGroup(ctx context.Context, id, command string) error
 }
 

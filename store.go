@@ -21,6 +21,8 @@ type CommandRecord struct {
 	Spec CommandSpec
 	// StartedBoot is StartedAt by the clock that nobody sets: what counts from there.
 	StartedBoot BootTime
+	// Intent is what the host had decided to end it for, empty for nothing.
+	Intent Cause
 }
 
 // BootTime is a time as so long after a boot of the machine, time asleep included;
@@ -56,6 +58,10 @@ type HostStore interface {
 	CreateCommand(ctx context.Context, rec CommandRecord) (CommandRecord, bool, error)
 	GetCommand(ctx context.Context, sandbox, command string) (CommandRecord, error)
 	ListCommands(ctx context.Context, sandbox string) ([]CommandRecord, error)
+	// IntendCommand notes, before anything is done for it, what a command is to be
+	// ended for. The first cause stands; after the ending nothing changes.
+	// ClassNotFound.
+	IntendCommand(ctx context.Context, sandbox, command string, cause Cause) error
 	// EndCommand stores the ending and the final offset. The first one stands: for
 	// a later one kept is false and nothing changes. ClassNotFound.
 	EndCommand(ctx context.Context, sandbox, command string, offset int64, ending Ending) (kept bool, err error)

@@ -117,6 +117,9 @@ func (l *Link) answer(r *wire.Reader) error {
 			return err
 		}
 		if f.Nonce != l.nonce {
+			if err := l.useless(f); err != nil {
+				return err
+			}
 			continue
 		}
 		if acked && r.Skipped() != skipped {

@@ -219,6 +219,14 @@ func (c *command) wake() {
 	}
 }
 
+// After so much output without a pause a command's delivery gives way. The Go
+// scheduler looks for what others wait for when a goroutine waits, not while two
+// that never do keep its threads busy.
+const (
+	giveWay = 256 << 10
+	breath  = 20 * time.Microsecond
+)
+
 // deliver hands over what is pending, all of it at a time, until there is no more.
 func (c *command) deliver() {
 	l := c.l
@@ -226,6 +234,7 @@ func (c *command) deliver() {
 	defer l.mu.Unlock()
 	defer func() { c.delivering = false }()
 	at := c.next - int64(len(c.pending))
+	given := 0
 	for l.err == nil && !c.forgotten && !c.deaf {
 		if len(c.pending) == 0 {
 			if exit := c.ended; exit != nil {
@@ -254,6 +263,12 @@ func (c *command) deliver() {
 			data = data[s.size:]
 			at += int64(s.size)
 			l.acknowledge(c, at)
+		}
+		if given += len(whole); given >= giveWay {
+			given = 0
+			l.mu.Unlock()
+			time.Sleep(breath)
+			l.mu.Lock()
 		}
 		recycle(whole)
 	}

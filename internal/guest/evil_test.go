@@ -1,6 +1,7 @@
 package guest_test
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"encoding/json"
@@ -155,6 +156,15 @@ func TestEvilInit(t *testing.T) {
 			e.conn.Write(b)
 			e.send(output(1, 0, 1))
 		}, "no frame"},
+		{"DeadLinks", one, func(e *evil) {
+			e.w = wire.NewWriter(e.conn, e.nonce+1)
+			for e.send(output(1, 0, 60000)) == nil {
+			}
+		}, "of no use"},
+		{"PongsUnasked", one, func(e *evil) {
+			for e.send(wire.Frame{Type: wire.TypePong, Arg: 1 << 40, Payload: make([]byte, 60000)}) == nil {
+			}
+		}, "of no use"},
 		{"Reset", one, script(wire.Frame{Type: wire.TypeReset, Payload: []byte("enough\x00")}), "gave the link up"},
 	}
 	for _, c := range cases {
@@ -205,6 +215,37 @@ func TestEvilInit(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestNoiseInsteadOfAnAnswer has an init that never says anything: it is not listened
+// to for longer than a dead link's rest may take.
+func TestNoiseInsteadOfAnAnswer(t *testing.T) {
+	for name, block := range map[string][]byte{
+		"no frames": bytes.Repeat([]byte("HALF-A-FRAM"), 1000), "frames of a dead link": deadFrame(t),
+	} {
+		h, g := net.Pipe()
+		go io.Copy(io.Discard, g)
+		go func() {
+			for {
+				if _, err := g.Write(block); err != nil {
+					return
+				}
+			}
+		}()
+		_, err := guest.Attach(t.Context(), h, guest.Options{Handler: guesttest.NewSink()})
+		if err == nil || !strings.Contains(err.Error(), "protocol violation") {
+			t.Errorf("%s: attach: %v", name, err)
+		}
+	}
+}
+
+func deadFrame(t *testing.T) []byte {
+	t.Helper()
+	raw, err := wire.Append(nil, wire.Frame{Nonce: 1, Type: wire.TypeOutput, Number: 1, Payload: make([]byte, 60000)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return raw
 }
 
 func heap() int64 {

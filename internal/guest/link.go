@@ -86,6 +86,7 @@ type Link struct {
 	replies  chan wire.Frame
 	reported []CommandState
 	work     sync.WaitGroup // reader, replier, deliveries
+	stale    int            // bytes of frames that were of no use; the reader's alone
 
 	broken chan struct{} // closed when the link is given up
 	done   chan struct{} // closed when in addition no Handler call runs
@@ -143,6 +144,14 @@ func (l *Link) fail(err error) {
 
 func violation(format string, args ...any) error {
 	return fmt.Errorf("%w: "+format, append([]any{wire.ErrProtocol}, args...)...)
+}
+
+// useless counts a frame that is passed over.
+func (l *Link) useless(f wire.Frame) error {
+	if l.stale += wire.HeaderSize + len(f.Payload); l.stale > wire.MaxStale {
+		return violation("%d bytes of frames that are of no use", l.stale)
+	}
+	return nil
 }
 
 // send writes frames with nothing in between, files with the first byte. Waiting
@@ -204,10 +213,11 @@ func (l *Link) read(r *wire.Reader) {
 		if err == nil && r.Skipped() != skipped {
 			err = violation("bytes that are no frame")
 		}
-		if err == nil && f.Nonce != l.nonce {
-			continue // of a link that is dead
-		}
-		if err == nil {
+		switch {
+		case err != nil:
+		case f.Nonce != l.nonce: // of a link that is dead
+			err = l.useless(f)
+		default:
 			err = l.handle(f)
 		}
 		if err != nil {
@@ -226,8 +236,9 @@ func (l *Link) handle(f wire.Frame) error {
 		if c := l.pings[f.Arg]; c != nil {
 			close(c)
 			delete(l.pings, f.Arg)
+			return nil
 		}
-		return nil
+		return l.useless(f) // nobody waits for it any more, or ever did
 	case wire.TypeReset:
 		return sandboxd.Errorf(sandboxd.ClassUnavailable, "the init gave the link up: %q", f.Payload)
 	case wire.TypeService:

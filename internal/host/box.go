@@ -136,6 +136,10 @@ func (b *box) openFiles() (sandboxd.Files, error) {
 		if err != nil {
 			return nil, err
 		}
+		// A delete may just have been accepted, and what has the key by now be another's.
+		if _, err := b.h.record(b.h.ctx, b.id); err != nil {
+			return nil, err
+		}
 		if b.old {
 			if err := f.SweepTemp(b.h.ctx); err != nil {
 				b.h.log.Warn("leftovers of writes not swept", "sandbox", b.id, "err", err)

@@ -18,6 +18,7 @@ import (
 // setClock is a machine's clock that can be set and a machine that can restart.
 // True time is that of the bubble the test runs in.
 type setClock struct {
+	mu     sync.Mutex
 	wrong  time.Duration // of the wall clock
 	boot   string
 	booted time.Time
@@ -28,12 +29,22 @@ func newSetClock() *setClock {
 }
 
 func (c *setClock) now() clock.Moment {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	return clock.Moment{Wall: time.Now().Add(c.wrong), Boot: sandboxd.BootTime{ID: c.boot, Since: time.Since(c.booted)}}
 }
 
-func (c *setClock) jump(d time.Duration) { c.wrong += d }
+func (c *setClock) jump(d time.Duration) {
+	c.mu.Lock()
+	c.wrong += d
+	c.mu.Unlock()
+}
 
-func (c *setClock) reboot() { c.boot, c.booted = c.boot+" and again", time.Now() }
+func (c *setClock) reboot() {
+	c.mu.Lock()
+	c.boot, c.booted = c.boot+" and again", time.Now()
+	c.mu.Unlock()
+}
 
 // slowKill is the fake driver with cgroups of commands that take a second to end,
 // so that what is ended at once can be told from what is ended one by one.
@@ -165,7 +176,7 @@ func TestClocksOfACommand(t *testing.T) {
 		name             string
 		spec             sandboxd.CommandSpec
 		cause            sandboxd.Cause
-		up, down, upThen func(*setClock) // at 5, 15 and 25 minutes
+		up, down, upThen func(*setClock) // at 5, 15 and 30 minutes
 		want             time.Duration
 	}{
 		{"timeout", total, sandboxd.CauseTimeout, right, right, right, 60 * minute},
@@ -206,7 +217,7 @@ func TestClocksOfACommand(t *testing.T) {
 				tc.down(w.clock)
 				<-time.After(5 * minute)
 				w.up()
-				time.AfterFunc(5*minute-time.Second, func() { tc.upThen(w.clock) })
+				time.AfterFunc(10*minute, func() { tc.upThen(w.clock) })
 				ending := w.ended(cmd)
 				if ending.Cause != tc.cause {
 					t.Fatalf("ended by %s", ending.Cause)
@@ -288,5 +299,37 @@ func TestOrphansAreReapedAfterTheirGraceOneAtATime(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// TestAnEarlierHostsSandboxIsKnownByItsRecord: what interrupted writes left is swept
+// though the clock was set back, so that the sandbox seems to be of the future.
+func TestAnEarlierHostsSandboxIsKnownByItsRecord(t *testing.T) {
+	dir, st := t.TempDir(), store.NewMemory()
+	rec, _, err := st.Create(t.Context(), sandboxd.SandboxRecord{Sandbox: sandboxd.Sandbox{ID: sandboxd.NewID(), Key: "k", State: sandboxd.StateCold,
+		Driver: "fake", Runtime: sandboxd.RuntimeMachine, CreatedAt: time.Now().Add(time.Hour)}}, testUIDs())
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := fake.New(fake.NewWorld(fake.Config{}))
+	defer d.Close()
+	h, err := New(t.Context(), Config{DataDir: dir, Store: st, Drivers: []sandboxd.Driver{d}, UIDs: testUIDs()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer h.Close()
+	no := false
+	fresh, _, err := h.Open(t.Context(), sandboxd.OpenRequest{Key: "fresh", Start: &no})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for id, old := range map[string]bool{rec.ID: true, fresh.ID: false} {
+		now, err := st.Get(t.Context(), id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := h.boxOf(now).old; got != old {
+			t.Errorf("%s is of an earlier host: %v, want %v", now.Key, got, old)
+		}
 	}
 }

@@ -25,6 +25,7 @@ import (
 var (
 	fpCommandRecorded = failpoint.New("command.recorded")
 	fpCommandStarted  = failpoint.New("command.started")
+	fpCommandIntended = failpoint.New("command.intended")
 	fpCommandFinished = failpoint.New("command.finished")
 	fpCommandEnded    = failpoint.New("command.ended")
 )
@@ -61,7 +62,7 @@ type command struct {
 }
 
 func newCommand(env *environment, rec sandboxd.CommandRecord, j *journal.Journal) *command {
-	c := &command{env: env, id: rec.ID, spec: rec.Spec, began: clock.Moment{Wall: rec.StartedAt, Boot: rec.StartedBoot}, journal: j, fed: make(chan struct{}), done: make(chan struct{}), result: rec.Command}
+	c := &command{env: env, id: rec.ID, spec: rec.Spec, began: clock.Moment{Wall: rec.StartedAt, Boot: rec.StartedBoot}, journal: j, cause: rec.Intent, fed: make(chan struct{}), done: make(chan struct{}), result: rec.Command}
 	now := env.b.h.uptime()
 	c.lastOutput.Store(now)
 	c.left.Store(now)
@@ -171,6 +172,12 @@ func (e *environment) run(ctx context.Context, spec sandboxd.CommandSpec) (sandb
 	if err != nil {
 		var start *guest.StartError
 		if !errors.As(err, &start) {
+			if c.group {
+				// Whether it runs, or will when the init has read so far, nobody knows.
+				kill, cancel := context.WithTimeout(ctx, knowTime)
+				c.killGroup(kill)
+				cancel()
+			}
 			c.finish(sandboxd.Ending{Cause: sandboxd.CauseStartFailed, Message: publicText(err), At: time.Now().UTC()})
 			return sandboxd.Command{}, false, err
 		}
@@ -390,7 +397,14 @@ func (c *command) cut(cause sandboxd.Cause, grace time.Duration) {
 	ctx, cancel := context.WithTimeout(c.env.ctx, knowTime)
 	defer cancel()
 	if _, err := c.env.connected(ctx); err == nil && c.over.Load() {
-		return
+		select {
+		case <-c.done:
+		case <-ctx.Done():
+		}
+		if c.isDone() || c.env.ctx.Err() != nil {
+			return
+		}
+		// An init's word alone keeps nothing running.
 	}
 	c.end(cause, grace)
 }
@@ -399,6 +413,12 @@ func (c *command) cut(cause sandboxd.Cause, grace time.Duration) {
 // grace SIGKILL to every process of the command.
 func (c *command) end(cause sandboxd.Cause, grace time.Duration) {
 	c.intend(cause)
+	// A later host must not take for the program's doing what this one does now.
+	h := c.env.b.h
+	if err := h.store.IntendCommand(context.WithoutCancel(h.ctx), c.env.b.id, c.id, c.intended()); err != nil {
+		h.log.Error("the intent to end a command not recorded", "sandbox", c.env.b.id, "command", c.id, "err", err)
+	}
+	fpCommandIntended.Hit()
 	ctx, cancel := context.WithTimeout(c.env.ctx, grace+5*time.Second)
 	defer cancel()
 	link, err := c.env.connected(ctx)

@@ -93,11 +93,20 @@ func (e *environment) attach(ctx context.Context) error {
 	return nil
 }
 
+const (
+	// The pauses between attempts to attach. A link that breaks before it is steady
+	// counts as an attempt: an init that only makes links and breaks them, or is broken
+	// itself, must not keep the host busy.
+	firstPause = 10 * time.Millisecond
+	lastPause  = time.Second
+	steady     = 5 * time.Second
+)
+
 // keepAttached re-attaches a broken link until the environment is let go of. That
 // the environment is gone is the driver's to say.
 func (e *environment) keepAttached() {
 	defer close(e.gone)
-	pause := 10 * time.Millisecond
+	pause, since := firstPause, time.Now()
 	for {
 		e.mu.Lock()
 		link := e.link
@@ -110,12 +119,16 @@ func (e *environment) keepAttached() {
 				return
 			case <-link.Done():
 				e.b.h.log.Warn("link to init broke", "sandbox", e.b.id, "err", link.Err())
-				pause = 10 * time.Millisecond
 			}
 			e.mu.Lock()
 			e.link = nil
 			e.up = make(chan struct{})
 			e.mu.Unlock()
+			if time.Since(since) >= steady {
+				pause = firstPause
+			} else if !e.rest(&pause) {
+				return
+			}
 		}
 		if err := e.attach(e.ctx); err != nil {
 			if st, serr := e.b.driver.Inspect(e.ctx, e.b.id); serr == nil && !st.Running {
@@ -127,13 +140,25 @@ func (e *environment) keepAttached() {
 				<-e.ctx.Done()
 				return
 			}
-			select {
-			case <-e.ctx.Done():
+			if !e.rest(&pause) {
 				return
-			case <-time.After(pause):
 			}
-			pause = min(2*pause, time.Second)
 		}
+		since = time.Now()
+	}
+}
+
+// rest waits for a pause, makes the next one longer, and says whether the environment
+// is still wanted.
+func (e *environment) rest(pause *time.Duration) bool {
+	timer := time.NewTimer(*pause)
+	defer timer.Stop()
+	*pause = min(2**pause, lastPause)
+	select {
+	case <-e.ctx.Done():
+		return false
+	case <-timer.C:
+		return true
 	}
 }
 

@@ -19,8 +19,10 @@ func (b *box) view(ctx context.Context, rec sandboxd.CommandRecord) sandboxd.Com
 		return rec.Command
 	}
 	if c := b.runningCommand(rec.ID); c != nil {
-		// A follower may have read the ending a moment before it is stored.
-		rec.Offset, rec.Ending = c.journal.Next(), c.journal.Ending()
+		// A follower may have read the ending a moment before it is stored. The offset
+		// second: with an ending it is that of all output.
+		rec.Ending = c.journal.Ending()
+		rec.Offset = c.journal.Next()
 	} else if now, err := b.h.store.GetCommand(ctx, b.id, rec.ID); err == nil {
 		rec = now // it ended after the record was read
 	}

@@ -97,7 +97,7 @@ func (h *Host) adopt(ctx context.Context, b *box, rec sandboxd.SandboxRecord) er
 		return h.settleCold(ctx, b, ending)
 	}
 	env := newEnvironment(b, rec)
-	if err := h.loadCommands(ctx, b, env); err != nil {
+	if err := h.loadCommands(ctx, b, env, sandboxd.Ending{Cause: sandboxd.CauseUnknown}); err != nil {
 		return err
 	}
 	h.mu.Lock()
@@ -110,15 +110,19 @@ func (h *Host) adopt(ctx context.Context, b *box, rec sandboxd.SandboxRecord) er
 	}
 	h.spawn(env.keepAttached)
 	for _, c := range env.commandList() {
-		c.arm()
+		if cause := c.intended(); cause != "" {
+			h.spawn(func() { c.end(cause, killGrace) }) // what the former host had begun
+		} else {
+			c.arm()
+		}
 	}
 	h.log.Info("adopted", "sandbox", rec.ID, "key", rec.Key, "generation", rec.Generation, "commands", len(env.commandList()))
 	return nil
 }
 
 // loadCommands opens the journals of the commands that ran when the former host
-// ended.
-func (h *Host) loadCommands(ctx context.Context, b *box, env *environment) error {
+// ended. Those of another environment ended with it, which ended so.
+func (h *Host) loadCommands(ctx context.Context, b *box, env *environment, other sandboxd.Ending) error {
 	recs, err := h.store.ListCommands(ctx, b.id)
 	if err != nil {
 		return err
@@ -140,7 +144,8 @@ func (h *Host) loadCommands(ctx context.Context, b *box, env *environment) error
 			// The journal was finished and the store was not told.
 			c.finish(*ending)
 		case rec.Generation != env.generation:
-			c.lose(sandboxd.Ending{Cause: sandboxd.CauseUnknown})
+			c.intend(environmentCause(other.Cause))
+			c.lose(other)
 		default:
 			env.add(c)
 		}
@@ -162,7 +167,7 @@ func (h *Host) settleCold(ctx context.Context, b *box, ending sandboxd.Ending) e
 	env.detach()
 	// No command can run now: each that has no ending gets this one.
 	env.generation = -1
-	if err := h.loadCommands(ctx, b, env); err != nil {
+	if err := h.loadCommands(ctx, b, env, ending); err != nil {
 		return err
 	}
 	return h.settleFiles(ctx, b, rec)

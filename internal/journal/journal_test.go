@@ -15,14 +15,14 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
 
 	"sandboxd"
 	"sandboxd/internal/captest"
+	"sandboxd/internal/leaktest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 func create(t testing.TB, opts Options) *Journal {
 	t.Helper()

@@ -167,11 +167,12 @@ func processes() (left []string) {
 			continue
 		}
 		if status["PPid"] == strconv.Itoa(os.Getpid()) {
-			left = append(left, fmt.Sprintf("child process %s %s of user %d", pid, status["Name"], uid))
-		} else if status["PPid"] == "1" && uid >= firstUID && uid <= lastUID {
+			left = append(left, fmt.Sprintf("child process %s %s of user %d: %s", pid, status["Name"], uid, status["State"]))
+		} else if status["PPid"] == "1" && uid >= firstUID && uid <= lastUID && !strings.HasPrefix(status["State"], "Z") {
+			// A dead one is in no group and waits for process 1 to take note.
 			group, err := os.ReadFile("/proc/" + pid + "/cgroup")
 			if err == nil && !strings.Contains(string(group), groupPrefix) {
-				left = append(left, fmt.Sprintf("orphan process %s %s of user %d", pid, status["Name"], uid))
+				left = append(left, fmt.Sprintf("orphan process %s %s of user %d: %s", pid, status["Name"], uid, status["State"]))
 			}
 		}
 	}

@@ -25,7 +25,8 @@ func newHost(t *testing.T) sandboxd.Host { return newHostIn(t, fake.NewWorld(fak
 
 func newHostIn(t *testing.T, world *fake.World) sandboxd.Host {
 	t.Helper()
-	h, err := host.New(t.Context(), host.Config{DataDir: t.TempDir(), Store: store.NewMemory(), Drivers: []sandboxd.Driver{fake.New(world)},
+	driver := fake.New(world)
+	h, err := host.New(t.Context(), host.Config{DataDir: t.TempDir(), Store: store.NewMemory(), Drivers: []sandboxd.Driver{driver},
 		UIDs: sandboxd.UIDPool{First: 200000, Last: 200099}})
 	if err != nil {
 		t.Fatal(err)
@@ -35,6 +36,7 @@ func newHostIn(t *testing.T, world *fake.World) sandboxd.Host {
 			t.Error(err)
 		}
 		h.Close()
+		driver.Close()
 	})
 	return h
 }

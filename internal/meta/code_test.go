@@ -172,6 +172,36 @@ func TestSkipsAreNamed(t *testing.T) {
 	})
 }
 
+// TestEverySuiteLooksForLeaks: those of test/ do it by test/server.
+func TestEverySuiteLooksForLeaks(t *testing.T) {
+	looks, suites := map[string]bool{}, map[string]bool{}
+	for _, s := range sources(t) {
+		if pkg := s.pkg.path(); !s.test || !strings.HasPrefix(pkg, "internal/") && !strings.HasPrefix(pkg, "cmd/") && pkg != "client" {
+			continue
+		}
+		suites[s.pkg.path()] = true
+		ast.Inspect(s.file, func(n ast.Node) bool {
+			if f, ok := n.(*ast.FuncDecl); ok && f.Name.Name != "TestMain" {
+				return false
+			}
+			if call, ok := n.(*ast.CallExpr); ok {
+				if sel, ok := call.Fun.(*ast.SelectorExpr); ok && sel.Sel.Name == "Main" {
+					if x, ok := sel.X.(*ast.Ident); ok && x.Name == "leaktest" {
+						looks[s.pkg.path()] = true
+					}
+				}
+			}
+			return true
+		})
+	}
+	for pkg := range suites {
+		// The package of leaktest itself calls Main by its own name.
+		if !looks[pkg] && pkg != "internal/leaktest" {
+			t.Errorf("%s has tests and no TestMain that calls leaktest.Main", pkg)
+		}
+	}
+}
+
 // TestNoTestSleeps: a test waits for a condition, or time is injected.
 func TestNoTestSleeps(t *testing.T) {
 	forEachTestCall(t, func(s source, call *ast.SelectorExpr) {

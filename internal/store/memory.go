@@ -209,6 +209,22 @@ func (m *memory) ListCommands(ctx context.Context, sandbox string) ([]sandboxd.C
 	return list, nil
 }
 
+func (m *memory) IntendCommand(ctx context.Context, sandbox, command string, cause sandboxd.Cause) error {
+	leave, err := m.enter(ctx)
+	if err != nil {
+		return err
+	}
+	defer leave()
+	rec := m.command(sandbox, command)
+	if rec == nil {
+		return errNoCommand(command)
+	}
+	if rec.Intent == "" && rec.Ending == nil {
+		rec.Intent = cause
+	}
+	return nil
+}
+
 func (m *memory) EndCommand(ctx context.Context, sandbox, command string, offset int64, ending sandboxd.Ending) (bool, error) {
 	leave, err := m.enter(ctx)
 	if err != nil {

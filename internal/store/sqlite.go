@@ -39,7 +39,8 @@ type sqliteStore struct {
 type statements struct {
 	insertSandbox, updateSandbox, forUpdate           *sql.Stmt // on writer
 	livingForKey, knownID, uidUsed                    *sql.Stmt // on writer
-	insertCommand, endCommand, deleteCommands         *sql.Stmt // on writer
+	insertCommand, intendCommand                      *sql.Stmt // on writer
+	endCommand, deleteCommands                        *sql.Stmt // on writer
 	getSandbox, byKey, list, getCommand, listCommands *sql.Stmt // on reader
 }
 
@@ -142,7 +143,9 @@ func (s *sqliteStore) prepare(ctx context.Context) error {
 		{&s.in.knownID, s.writer, `select 1 from sandboxes where id = $1`},
 		{&s.in.uidUsed, s.writer, `select 1 from sandboxes where uid = $1 and state <> 'deleted'`},
 		{&s.in.insertCommand, s.writer, `insert into commands (` + commandColumns + `)
-			values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12) on conflict (sandbox_id, id) do nothing`},
+			values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13) on conflict (sandbox_id, id) do nothing`},
+		{&s.in.intendCommand, s.writer, `update commands set intent = $3
+			where sandbox_id = $1 and id = $2 and intent = '' and ending_json = ''`},
 		{&s.in.endCommand, s.writer, `update commands set end_offset = $3, ending_json = $4
 			where sandbox_id = $1 and id = $2 and ending_json = ''`},
 		{&s.in.deleteCommands, s.writer, `delete from commands where sandbox_id = $1`},

@@ -12,13 +12,13 @@ import (
 	"sandboxd"
 )
 
-const commandColumns = `sandbox_id, id, generation, started_at, started_boot, started_since, tty, shell, argv_json, spec_json, end_offset, ending_json`
+const commandColumns = `sandbox_id, id, generation, started_at, started_boot, started_since, tty, shell, argv_json, spec_json, end_offset, intent, ending_json`
 
 func scanCommand(from row) (sandboxd.CommandRecord, error) {
 	var rec sandboxd.CommandRecord
 	var started, since int64
 	var argv, spec, ending string
-	err := from.Scan(&rec.SandboxID, &rec.ID, &rec.Generation, &started, &rec.StartedBoot.ID, &since, &rec.TTY, &rec.Shell, &argv, &spec, &rec.Offset, &ending)
+	err := from.Scan(&rec.SandboxID, &rec.ID, &rec.Generation, &started, &rec.StartedBoot.ID, &since, &rec.TTY, &rec.Shell, &argv, &spec, &rec.Offset, &rec.Intent, &ending)
 	if err != nil {
 		return sandboxd.CommandRecord{}, err
 	}
@@ -46,7 +46,7 @@ func (s *sqliteStore) CreateCommand(ctx context.Context, rec sandboxd.CommandRec
 		return none, false, err
 	}
 	result, err := s.in.insertCommand.ExecContext(ctx, rec.SandboxID, rec.ID, rec.Generation, toMicros(rec.StartedAt),
-		rec.StartedBoot.ID, rec.StartedBoot.Since.Microseconds(), rec.TTY, rec.Shell, argv, spec, rec.Offset, ending)
+		rec.StartedBoot.ID, rec.StartedBoot.Since.Microseconds(), rec.TTY, rec.Shell, argv, spec, rec.Offset, rec.Intent, ending)
 	var coded *sqlite.Error
 	if errors.As(err, &coded) && coded.Code() == sqlite3.SQLITE_CONSTRAINT_FOREIGNKEY {
 		return none, false, errNoSandbox(rec.SandboxID)
@@ -87,6 +87,23 @@ func (s *sqliteStore) ListCommands(ctx context.Context, sandbox string) ([]sandb
 	}
 	rows, err := s.in.listCommands.QueryContext(ctx, sandbox)
 	return all(rows, err, scanCommand)
+}
+
+// IntendCommand implements sandboxd.HostStore.
+func (s *sqliteStore) IntendCommand(ctx context.Context, sandbox, command string, cause sandboxd.Cause) error {
+	ctx, err := begin(ctx)
+	if err != nil {
+		return err
+	}
+	result, err := s.in.intendCommand.ExecContext(ctx, sandbox, command, cause)
+	if err != nil {
+		return failed(err)
+	}
+	if n, err := result.RowsAffected(); err != nil || n > 0 {
+		return err
+	}
+	_, err = s.GetCommand(ctx, sandbox, command) // which says whether there is one
+	return err
 }
 
 // EndCommand implements sandboxd.HostStore.

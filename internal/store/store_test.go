@@ -15,10 +15,10 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"go.uber.org/goleak"
 	"pgregory.net/rapid"
 
 	"sandboxd"
+	"sandboxd/internal/leaktest"
 	"sandboxd/internal/store/storetest"
 )
 
@@ -31,7 +31,7 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, acknowledge(path))
 		os.Exit(1)
 	}
-	goleak.VerifyTestMain(m)
+	leaktest.Main(m)
 }
 
 var pool = sandboxd.UIDPool{First: 1000, Last: 1_000_000}

@@ -15,6 +15,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"slices"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -135,6 +136,12 @@ func (l *ledger) round(ctx context.Context, c *client.Client, key string, i int)
 	l.output[sb.ID][cmd.ID] = seen
 	l.mu.Unlock()
 	l.follow(ctx, c, sb.ID, cmd.ID, seen, 10)
+	if _, _, err := c.StartCommand(ctx, sb.ID, sandboxd.CommandSpec{ID: "brief", Background: true, Argv: []string{"sleep", "3600"}}); err != nil {
+		return false
+	}
+	if _, err := c.StopCommand(ctx, sb.ID, "brief", 0.1); err != nil {
+		return false
+	}
 	switch i % 3 {
 	case 1:
 		l.mu.Lock()
@@ -292,6 +299,101 @@ func TestEveryPoint(t *testing.T) {
 			}
 			start(s, "")
 			l.check(t, s)
+		})
+	}
+}
+
+// TestEndingsAtEveryPoint ends the server at each point of a command's life and wants
+// the next one to tell how the command ended.
+func TestEndingsAtEveryPoint(t *testing.T) {
+	captest.Root(t)
+	for _, point := range failpoint.All() {
+		if !strings.HasPrefix(point, "command.") || point == "command.intended" {
+			continue
+		}
+		t.Run(point, func(t *testing.T) {
+			s := server.New(t, child)
+			start(s, "")
+			sb, _, err := s.C.Open(t.Context(), sandboxd.OpenRequest{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			s.Kill()
+			start(s, point)
+			// The answer is lost with the server, or it died after it.
+			_, _, _ = s.C.StartCommand(t.Context(), sb.ID, sandboxd.CommandSpec{ID: "dies", Shell: "exit 7", Background: true})
+			select {
+			case <-s.Done():
+			case <-time.After(20 * time.Second):
+				t.Fatalf("the command never reached %s", point)
+			}
+			start(s, "")
+			var cmd sandboxd.Command
+			s.Until("the command has an ending", 10*time.Second, func() bool {
+				cmd, err = s.C.GetCommand(t.Context(), sb.ID, "dies")
+				return err == nil && cmd.Ending != nil
+			})
+			code := -1
+			if cmd.Ending.ExitCode != nil {
+				code = *cmd.Ending.ExitCode
+			}
+			// Recorded only, it never ran, which is said; from then on it did.
+			if point == "command.recorded" {
+				if cmd.Ending.Cause != sandboxd.CauseStartFailed || code != -1 {
+					t.Errorf("it is told as %+v", cmd.Ending)
+				}
+			} else if cmd.Ending.Cause != sandboxd.CauseExit || code != 7 {
+				t.Errorf("it is told as %+v", cmd.Ending)
+			}
+		})
+	}
+}
+
+// TestIntentOutlivesTheServer ends the server between its decision to end a command
+// and doing so: the next one does it, and tells whose doing it was.
+func TestIntentOutlivesTheServer(t *testing.T) {
+	captest.Root(t)
+	const obeys, ignores = `trap "exit 9" TERM; while :; do sleep 0.05; done`, `trap "" TERM; while :; do sleep 0.05; done`
+	for name, c := range map[string]struct {
+		spec sandboxd.CommandSpec
+		stop bool
+		want sandboxd.Cause
+	}{
+		"stopped":       {sandboxd.CommandSpec{Shell: obeys}, true, sandboxd.CauseStopped},
+		"stopped, deaf": {sandboxd.CommandSpec{Shell: ignores}, true, sandboxd.CauseStopped},
+		"out of time":   {sandboxd.CommandSpec{Shell: obeys, TimeoutS: new(sandboxd.InSeconds(300 * time.Millisecond))}, false, sandboxd.CauseTimeout},
+		"silent":        {sandboxd.CommandSpec{Shell: obeys, NoOutputTimeoutS: sandboxd.InSeconds(300 * time.Millisecond)}, false, sandboxd.CauseNoOutput},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := server.New(t, child)
+			start(s, "")
+			sb, _, err := s.C.Open(t.Context(), sandboxd.OpenRequest{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			s.Kill()
+			start(s, "command.intended")
+			c.spec.ID, c.spec.Background = "c", true
+			if _, _, err := s.C.StartCommand(t.Context(), sb.ID, c.spec); err != nil {
+				t.Fatal(err)
+			}
+			if c.stop {
+				_, _ = s.C.StopCommand(t.Context(), sb.ID, "c", 1) // its answer is lost with the server
+			}
+			select {
+			case <-s.Done():
+			case <-time.After(20 * time.Second):
+				t.Fatal("nothing was intended")
+			}
+			start(s, "")
+			var cmd sandboxd.Command
+			s.Until("the command has an ending", 10*time.Second, func() bool {
+				cmd, err = s.C.GetCommand(t.Context(), sb.ID, "c")
+				return err == nil && cmd.Ending != nil
+			})
+			if cmd.Ending.Cause != c.want {
+				t.Errorf("it is told as %+v", cmd.Ending)
+			}
 		})
 	}
 }

@@ -95,27 +95,27 @@ func processes() map[int]string {
 
 // machine is what of the machine a suite may not change.
 type machine struct {
-	mounts     map[string]bool // lines of mountinfo
-	namespaces map[string]bool // of networks, by what holds them
-	strays     map[string]bool // processes of sandboxes' users outside every control group of a server
-	groups     map[string]bool // of the suite's servers
+	mounts map[string]bool // below the suite's directory
+	strays map[string]bool // processes of sandboxes' users outside every other server's control groups
+	groups map[string]bool // of the suite's servers
 }
 
-// look takes the machine as it is. What belongs to another server's control groups
-// is not counted: it may be at work at the same time.
-func look() machine {
-	m := machine{mounts: map[string]bool{}, namespaces: map[string]bool{}, strays: map[string]bool{}, groups: map[string]bool{}}
+// look takes the machine as it is. What others do on it at the same time is not
+// counted: the suite and its servers keep everything below one directory. A network
+// namespace lives by its processes, by descriptors, which are counted in the server,
+// and by mounts.
+func look(dir string) machine {
+	m := machine{mounts: map[string]bool{}, strays: map[string]bool{}, groups: map[string]bool{}}
 	if raw, err := os.ReadFile("/proc/self/mountinfo"); err == nil {
 		for line := range strings.Lines(string(raw)) {
-			m.mounts["mount "+strings.TrimSpace(line)] = true
+			if strings.Contains(line, dir) {
+				m.mounts["mount "+strings.TrimSpace(line)] = true
+			}
 		}
 	}
 	for pid, group := range processes() {
 		if strings.Contains(group, groupPrefix) && !isOurs(group) {
 			continue
-		}
-		if name, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/net", pid)); err == nil {
-			m.namespaces["network namespace "+name] = true
 		}
 		if uid := userOf(pid); uid >= firstUID && uid <= lastUID {
 			m.strays[fmt.Sprintf("process %d of user %d", pid, uid)] = true
@@ -171,16 +171,16 @@ func sweep() {
 }
 
 // left waits until the machine is as it was and answers what is more.
-func (before machine) left(limit time.Duration) (left []string) {
+func (before machine) left(dir string, limit time.Duration) (left []string) {
 	var first *machine
 	within(limit, func() bool {
-		now := look()
+		now := look(dir)
 		if first == nil {
 			first = &now
 		}
 		left = left[:0]
 		for _, kind := range []struct{ was, is, began map[string]bool }{
-			{before.mounts, now.mounts, first.mounts}, {before.namespaces, now.namespaces, first.namespaces},
+			{before.mounts, now.mounts, first.mounts},
 			{before.strays, now.strays, first.strays}, {before.groups, now.groups, first.groups},
 		} {
 			for name := range kind.is {

@@ -24,7 +24,7 @@ func TestWhatIsLeftIsSeen(t *testing.T) {
 		bases = []string{"/sys/fs/cgroup/cgroup.procs"}
 	}
 	group := filepath.Join(filepath.Dir(bases[0]), groupName(data))
-	before := look()
+	before := look(dir)
 	for _, c := range []struct {
 		what string
 		make func() (undo func(), err error)
@@ -36,19 +36,18 @@ func TestWhatIsLeftIsSeen(t *testing.T) {
 			sub := filepath.Join(group, "sandbox")
 			return func() { _ = syscall.Rmdir(sub); sweep() }, os.MkdirAll(sub, 0o755)
 		}},
-		{"network namespace ", process(&syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET})},
 		{"process ", process(&syscall.SysProcAttr{Credential: &syscall.Credential{Uid: lastUID, Gid: lastUID}})},
 	} {
 		undo, err := c.make()
 		if err != nil {
 			t.Fatalf("%s: %v", c.what, err)
 		}
-		left := before.left(30 * time.Millisecond)
+		left := before.left(dir, 30*time.Millisecond)
 		undo()
 		if !slices.ContainsFunc(left, func(s string) bool { return strings.HasPrefix(s, c.what) }) {
 			t.Errorf("%s is not seen: %v", c.what, left)
 		}
-		if left := before.left(patience); len(left) > 0 {
+		if left := before.left(dir, patience); len(left) > 0 {
 			t.Errorf("%s is seen after it is gone: %v", c.what, left)
 		}
 	}

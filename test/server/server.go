@@ -46,10 +46,16 @@ func Main(m *testing.M, packages ...string) int {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	before := look()
+	// Everything that the suite makes is below here, so that its mounts are known.
+	tmp := filepath.Join(dir, "tmp")
+	if err := errors.Join(os.Mkdir(tmp, 0o755), os.Chmod(dir, 0o755), os.Chmod(tmp, os.ModeSticky|0o777), os.Setenv("TMPDIR", tmp)); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	before := look(dir)
 	code := m.Run()
 	defer sweep()
-	if left := before.left(patience); len(left) > 0 {
+	if left := before.left(dir, patience); len(left) > 0 {
 		fmt.Fprintf(os.Stderr, "FAIL: the suite left behind:\n\t%s\n", strings.Join(left, "\n\t"))
 		return 1
 	}

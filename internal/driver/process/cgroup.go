@@ -376,18 +376,21 @@ func retry(ctx context.Context, do func() (bool, error)) error {
 // remove removes a group and what is below it in every hierarchy. A group whose
 // last process has just died is busy for a moment.
 func (g *groups) remove(ctx context.Context, sub string) error {
-	return retry(ctx, func() (bool, error) {
-		done := true
-		for _, r := range g.roots {
-			err := removeTree(r.path(sub))
-			if errors.Is(err, unix.EBUSY) {
-				done = false
-			} else if err != nil {
-				return false, err
-			}
+	return retry(ctx, func() (bool, error) { return g.tryRemove(sub) })
+}
+
+// tryRemove says whether nothing of the group is left.
+func (g *groups) tryRemove(sub string) (bool, error) {
+	done := true
+	for _, r := range g.roots {
+		err := removeTree(r.path(sub))
+		if errors.Is(err, unix.EBUSY) {
+			done = false
+		} else if err != nil {
+			return false, err
 		}
-		return done, nil
-	})
+	}
+	return done, nil
 }
 
 func removeTree(dir string) error {

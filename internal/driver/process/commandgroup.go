@@ -5,6 +5,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -22,7 +23,8 @@ type commandGroups struct {
 	mu     sync.Mutex
 	held   map[string]*group // by path
 	spares []*group
-	made   int // counts the names of spares
+	left   []string // of ended commands, with processes when these ended
+	made   int      // counts the names of spares
 	closed bool
 }
 
@@ -40,7 +42,8 @@ func newCommandGroups(g *groups) *commandGroups {
 	return &commandGroups{g: g, held: map[string]*group{}}
 }
 
-// adopt finds the spares of an earlier server.
+// adopt finds the spares of an earlier server. One that it was renaming when it died
+// is not in every hierarchy, and no use.
 func (s *commandGroups) adopt(id string) {
 	dir := filepath.Join(id, commandsDir)
 	entries, err := os.ReadDir(s.g.dir("pids", dir))
@@ -54,7 +57,9 @@ func (s *commandGroups) adopt(id string) {
 				continue
 			}
 			s.made = max(s.made, number)
-			s.spares = append(s.spares, s.g.group(filepath.Join(dir, e.Name())))
+			if c := s.g.group(filepath.Join(dir, e.Name())); c.whole() && len(s.spares) < maxSpares {
+				s.spares = append(s.spares, c)
+			}
 		}
 	}
 }
@@ -188,12 +193,42 @@ func (s *commandGroups) keep(c *group) bool {
 	return true
 }
 
-// drop forgets a group that is to be removed.
+// drop forgets a group that is to be removed, or is left to what runs in it.
 func (s *commandGroups) drop(sub string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if c := s.held[sub]; c != nil {
 		c.close()
 		delete(s.held, sub)
+	}
+}
+
+// leave notes that a group's processes outlive its command.
+func (s *commandGroups) leave(sub string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.closed && !slices.Contains(s.left, sub) {
+		s.left = append(s.left, sub)
+	}
+}
+
+// sweep removes groups whose processes have ended since. Each ending looks at two and
+// adds at most one, so there are about twice as many as have processes at most.
+func (s *commandGroups) sweep() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for range min(2, len(s.left)) {
+		sub := s.left[0]
+		s.left = s.left[1:]
+		c := s.g.group(sub)
+		busy := c.number("pids", "pids.current") > 0 // at a tenth of the price of trying
+		c.close()
+		if !busy {
+			removed, err := s.g.tryRemove(sub)
+			busy = err != nil || !removed
+		}
+		if busy {
+			s.left = append(s.left, sub)
+		}
 	}
 }

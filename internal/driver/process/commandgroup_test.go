@@ -3,7 +3,9 @@ package process
 import (
 	"context"
 	"os"
+	"path/filepath"
 	"testing"
+	"time"
 
 	"sandboxd"
 	"sandboxd/internal/captest"
@@ -130,11 +132,12 @@ func TestSparesAreAdopted(t *testing.T) {
 	before := h.Left()
 	spec := h.Spec(t)
 	d := h.Open(t).(*Driver)
+	defer d.Close()
+	captest.Need(t, "cgroup1", !d.groups.v2, "groups are renamed on version 1 only")
 	handle, err := d.Start(context.Background(), spec)
 	if err != nil {
 		t.Fatal(err)
 	}
-	captest.Need(t, "cgroup1", !d.groups.v2, "groups are renamed on version 1 only")
 	b := &box{Session: drivertest.Attach(t, d, spec.ID), d: d, spec: spec}
 	id, _ := b.spend(t, sandboxd.CommandLimits{}, "true")
 	running, _ := b.spend(t, sandboxd.CommandLimits{}, "true")
@@ -173,5 +176,85 @@ func TestSparesAreAdopted(t *testing.T) {
 	}
 	if _, err := os.Stat(d.groups.dir("pids", spec.ID)); !os.IsNotExist(err) {
 		t.Errorf("the sandbox's group: %v", err)
+	}
+}
+
+// What a command leaves behind costs the server no descriptor, and its group goes when
+// the last process of it has ended by itself.
+func TestLeftBehindIsLetGo(t *testing.T) {
+	need(t)
+	b := openBox(t, nil)
+	ctx := context.Background()
+	const n = 5
+	open := func() int {
+		entries, err := os.ReadDir("/proc/self/fd")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(entries)
+	}
+	id, _ := b.spend(t, sandboxd.CommandLimits{}, "true") // what is opened once is open
+	b.removeGroup(t, id)
+	before := open()
+	var left []string
+	for range n {
+		id, u := b.spend(t, sandboxd.CommandLimits{}, "(until [ -e go ]; do sleep 0.02; done) >/dev/null 2>&1 &")
+		if u.Processes == 0 {
+			t.Fatal("nothing is left behind")
+		}
+		if err := b.d.RemoveGroup(ctx, b.spec.ID, id); sandboxd.ClassOf(err) != sandboxd.ClassBusy {
+			t.Fatalf("with processes in it: %v", err)
+		}
+		left = append(left, id)
+	}
+	// One spare may be in use or not.
+	if after := open(); after > before+2 {
+		t.Errorf("%d descriptors after %d groups were left behind, %d before", after, n, before)
+	}
+	id, _ = b.spend(t, sandboxd.CommandLimits{}, "touch go")
+	b.removeGroup(t, id)
+	// Where the processes ended at once, the group went with the command that let them.
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	deadline := time.Now().Add(drivertest.Patience)
+	for _, id := range left {
+		for {
+			u, err := b.d.GroupUsage(ctx, b.spec.ID, id)
+			if sandboxd.ClassOf(err) == sandboxd.ClassNotFound && err != nil || err == nil && u.Processes == 0 {
+				break
+			}
+			if time.Now().After(deadline) {
+				t.Fatalf("group %s still has processes: %+v, %v", id, u, err)
+			}
+			<-tick.C
+		}
+	}
+	for range n {
+		id, _ := b.spend(t, sandboxd.CommandLimits{}, "true")
+		b.removeGroup(t, id)
+	}
+	for _, id := range left {
+		if _, err := b.d.GroupUsage(ctx, b.spec.ID, id); sandboxd.ClassOf(err) != sandboxd.ClassNotFound {
+			t.Errorf("group %s after its processes have ended: %v", id, err)
+		}
+	}
+}
+
+// A server that dies between two hierarchies leaves a group of two names.
+func TestHalfRenamedGroupIsNotUsed(t *testing.T) {
+	need(t)
+	b := openBox(t, nil)
+	captest.Need(t, "cgroup1", !b.d.groups.v2, "groups are renamed on version 1 only")
+	id, _ := b.spend(t, sandboxd.CommandLimits{}, "true")
+	b.removeGroup(t, id)
+	spare := b.d.groups.dir("memory", b.d.commandsOf(b.spec.ID).spares[0].sub)
+	if err := os.Rename(spare, filepath.Join(filepath.Dir(spare), leafPrefix+"half")); err != nil {
+		t.Fatal(err)
+	}
+	later := newCommandGroups(b.d.groups)
+	defer later.close()
+	later.adopt(b.spec.ID)
+	if len(later.spares) != 0 || later.made == 0 {
+		t.Fatalf("%d spares are found, the last number is %d", len(later.spares), later.made)
 	}
 }

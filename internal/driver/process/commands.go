@@ -97,6 +97,7 @@ func (d *Driver) RemoveGroup(ctx context.Context, id, command string) error {
 	}
 	kept := false
 	set := d.commandsOf(id)
+	set.sweep()
 	err = set.with(sub, func(c *group) error {
 		processes, err := c.processes()
 		if err == nil && processes > 0 {
@@ -105,14 +106,20 @@ func (d *Driver) RemoveGroup(ctx context.Context, id, command string) error {
 		kept = err == nil && set.keep(c)
 		return nil
 	})
-	if kept || err != nil {
+	if kept {
+		return nil
+	}
+	// Nobody asks again what it counted: no descriptor is kept for what was left behind.
+	set.drop(sub)
+	if err != nil {
+		set.leave(sub)
 		return err
 	}
-	set.drop(sub)
 	ctx, cancel := context.WithTimeout(ctx, 250*time.Millisecond)
 	defer cancel()
 	err = d.groups.remove(ctx, sub)
 	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, unix.EBUSY) {
+		set.leave(sub)
 		return sandboxd.Errorf(sandboxd.ClassBusy, "processes of the command are ending")
 	}
 	if err != nil {

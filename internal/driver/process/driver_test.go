@@ -74,7 +74,8 @@ func leftovers(dir string) string {
 	ids, err := g.list()
 	fmt.Fprintln(&b, "cgroups", ids, err)
 	mounts, err := os.ReadFile("/proc/self/mountinfo")
-	fmt.Fprintln(&b, "mounts", strings.Count(string(mounts), "\n"), err)
+	// Below dir alone: other suites mount beside this one.
+	fmt.Fprintln(&b, "mounts", strings.Count(string(mounts), " "+dir), err)
 	entries, err := os.ReadDir(filepath.Join(dir, "run"))
 	for _, e := range entries {
 		if e.Name() != rootMount {

@@ -72,6 +72,16 @@ func (c *group) rename(sub string) error {
 	return nil
 }
 
+// whole says whether the group is there in every hierarchy in which it should be.
+func (c *group) whole() bool {
+	for _, r := range c.g.roots {
+		if r.splits(c.cpus) && unix.Access(r.path(c.sub), unix.F_OK) != nil {
+			return false
+		}
+	}
+	return true
+}
+
 // text reads a whole file of the group.
 func (c *group) text(controller, file string) (string, error) {
 	fd, ok := c.open[file]

@@ -2,8 +2,14 @@ package wire
 
 import (
 	"bytes"
+	"fmt"
 	"io"
 )
+
+// MaxStale bounds the bytes that one link takes of no use: what is no frame, and what
+// is of dead links. A dead link leaves less than its windows; who sends more wants to
+// keep the other side busy.
+const MaxStale = 8 << 20
 
 // Reader finds frames in a stream, also in one that begins with, or has in it,
 // bytes that are no frame. It is for one goroutine.
@@ -25,7 +31,8 @@ func (r *Reader) Skipped() int64 { return r.skipped }
 
 // Next returns the next whole frame. What lies before it is skipped. Its payload
 // is valid until the next call. The error is the stream's; a stream that ends
-// inside a frame ends with io.ErrUnexpectedEOF.
+// inside a frame ends with io.ErrUnexpectedEOF. One that skips more than MaxStale
+// is ErrProtocol.
 func (r *Reader) Next() (Frame, error) {
 	for {
 		f, size, need, ok := decode(r.buf[r.lo:r.hi])
@@ -34,7 +41,9 @@ func (r *Reader) Next() (Frame, error) {
 			return f, nil
 		}
 		if need == 0 && r.lo < r.hi {
-			r.hunt()
+			if r.hunt(); r.skipped > MaxStale {
+				return Frame{}, fmt.Errorf("%w: %d bytes that are no frame", ErrProtocol, r.skipped)
+			}
 			continue
 		}
 		if err := r.fill(); err != nil {

@@ -86,6 +86,14 @@ func firstEndingWins(t *testing.T, s sandboxd.HostStore) {
 	if _, _, err := s.CreateCommand(t.Context(), cmd); err != nil {
 		t.Fatal(err)
 	}
+	for _, cause := range []sandboxd.Cause{sandboxd.CauseTimeout, sandboxd.CauseStopped} {
+		if err := s.IntendCommand(t.Context(), sb.ID, "c", cause); err != nil {
+			t.Fatal(err)
+		}
+		if rec, err := s.GetCommand(t.Context(), sb.ID, "c"); err != nil || rec.Intent != sandboxd.CauseTimeout {
+			t.Fatalf("intent %q, %v; the first one stands", rec.Intent, err)
+		}
+	}
 	code := 0
 	causes := []sandboxd.Cause{sandboxd.CauseExit, sandboxd.CauseTimeout, sandboxd.CauseStopped, sandboxd.CauseMemory}
 	kept := make([]bool, len(causes))
@@ -156,7 +164,8 @@ func cancelledAndClosed(t *testing.T, s sandboxd.HostStore) {
 		_, getCommandErr := s.GetCommand(ctx, rec.ID, "c")
 		_, listCommandsErr := s.ListCommands(ctx, rec.ID)
 		_, endErr := s.EndCommand(ctx, rec.ID, "c", 0, sandboxd.Ending{})
-		return []error{createErr, getErr, keyErr, listErr, updateErr, commandErr, getCommandErr, listCommandsErr, endErr, s.DeleteCommands(ctx, rec.ID)}
+		intendErr := s.IntendCommand(ctx, rec.ID, "c", sandboxd.CauseStopped)
+		return []error{intendErr, createErr, getErr, keyErr, listErr, updateErr, commandErr, getCommandErr, listCommandsErr, endErr, s.DeleteCommands(ctx, rec.ID)}
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()

@@ -101,6 +101,13 @@ func Model(t *testing.T, open func(t *rapid.T) (tested, model sandboxd.HostStore
 					rt.Fatalf("created %v, want %v", gotNew, wantNew)
 				}
 			},
+			"intend a command's end": func(rt *rapid.T) {
+				target, name := id(rt), command(rt)
+				cause := rapid.SampledFrom(sandboxd.Causes()).Draw(rt, "cause")
+				gotErr := tested.IntendCommand(ctx, target, name, cause)
+				wantErr := model.IntendCommand(ctx, target, name, cause)
+				equal(nil, nil, gotErr, wantErr)
+			},
 			"end a command": func(rt *rapid.T) {
 				target, name := id(rt), command(rt)
 				ending := sandboxd.Ending{Cause: rapid.SampledFrom(sandboxd.Causes()).Draw(rt, "cause")}

@@ -411,6 +411,7 @@ func notFound(t *testing.T, s sandboxd.HostStore) {
 	wantClass(t, err, sandboxd.ClassNotFound)
 	_, err = s.EndCommand(ctx, id, "c", 0, sandboxd.Ending{Cause: sandboxd.CauseExit})
 	wantClass(t, err, sandboxd.ClassNotFound)
+	wantClass(t, s.IntendCommand(ctx, id, "c", sandboxd.CauseStopped), sandboxd.ClassNotFound)
 	if list, err := s.List(ctx); err != nil || list == nil || len(list) != 0 {
 		t.Fatalf("list %v, %v; want empty and not nil", list, err)
 	}
