@@ -23,10 +23,12 @@ const (
 	memory = 10 * time.Minute
 	// age is when a member is replaced: it shows the machine as it was then.
 	age = 5 * time.Minute
-	// quiet is how long nobody must have asked before one is made, and how often a
-	// busy machine is looked at again.
-	quiet = 10 * time.Millisecond
-	// patience is how long a busy machine holds up a member that is missing.
+	// quiet is how long nobody must have asked before one is made: who just got one is
+	// about to use it.
+	quiet = 30 * time.Millisecond
+	// look is how often a busy machine is looked at again.
+	look = 10 * time.Millisecond
+	// patience is how long all of this holds up a member that is missing.
 	patience = 200 * time.Millisecond
 	// rest follows a failure to make one.
 	rest = 30 * time.Second
@@ -60,7 +62,7 @@ type Pool[K comparable, M any] struct {
 	limit   int
 	last    time.Time // when somebody asked
 	resume  time.Time // after a failure, when the next is tried
-	missing time.Time // since when a busy machine holds one up
+	missing time.Time // since when one is missing
 	kinds   map[K]*stock[M]
 	closed  bool
 }
@@ -109,7 +111,9 @@ func (p *Pool[K, M]) Take(kind K) (m M, ok bool) {
 		s.asked = append(s.asked[:0], s.asked[1:]...)
 	}
 	s.asked = append(s.asked, p.last)
-	p.timer.Reset(quiet)
+	if p.missing.IsZero() {
+		p.timer.Reset(quiet)
+	}
 	if len(s.ready) == 0 {
 		return m, false
 	}
@@ -236,7 +240,7 @@ func (p *Pool[K, M]) refill() {
 		return
 	}
 	if wait > 0 || p.opts.Busy() && !p.impatient() {
-		p.again(max(wait, quiet))
+		p.again(max(wait, look))
 		return
 	}
 	m, err := p.opts.Make(p.ctx, kind)
@@ -255,9 +259,11 @@ func (p *Pool[K, M]) refill() {
 	s, now := p.kinds[kind], time.Now()
 	if s != nil && !p.closed {
 		s.ready = append(s.ready, member[M]{m: m, made: now})
-		p.timer.Reset(time.Nanosecond) // more may be missing
 	}
 	unwanted := s == nil || p.closed
+	if !p.closed {
+		p.timer.Reset(time.Nanosecond) // more may be missing
+	}
 	p.mu.Unlock()
 	if unwanted {
 		p.opts.End(m)
@@ -272,7 +278,14 @@ func (p *Pool[K, M]) lacking() (kind K, lacking bool, wait time.Duration) {
 	now := time.Now()
 	for k, target := range p.targets(now) {
 		if len(p.kinds[k].ready) < target {
-			return k, true, max(p.last.Add(quiet).Sub(now), p.resume.Sub(now))
+			if p.missing.IsZero() {
+				p.missing = now
+			}
+			at := p.last.Add(quiet)
+			if latest := p.missing.Add(patience); latest.Before(at) {
+				at = latest
+			}
+			return k, true, max(at.Sub(now), p.resume.Sub(now))
 		}
 	}
 	p.missing = time.Time{}
@@ -294,18 +307,15 @@ func (p *Pool[K, M]) lacking() (kind K, lacking bool, wait time.Duration) {
 		}
 	}
 	if !next.IsZero() && !p.closed {
-		p.timer.Reset(max(next.Sub(now), quiet))
+		p.timer.Reset(max(next.Sub(now), look))
 	}
 	return kind, false, 0
 }
 
-// impatient says that a busy machine has held up a member for long enough.
+// impatient says that a member has been held up for long enough.
 func (p *Pool[K, M]) impatient() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.missing.IsZero() {
-		p.missing = time.Now()
-	}
 	return time.Since(p.missing) >= patience
 }
 
