@@ -1,17 +1,19 @@
 # `make` lists what there is. Everything that a rule leaves is ignored by git.
 
-INIT    := internal/driver/process/initbin/init
+INIT    := internal/driver/initbin/init
+PROBER  := internal/driver/initbin/prober
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 VARIABLE := sandboxd/internal/app.Version
 
 .DEFAULT_GOAL := help
-.PHONY: help build run check test test-v2 bench lint clean
+.PHONY: help build run check test test-v2 bench levels lint clean
 
 help: ## list the commands
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
 
-build: ## build bin/sandboxd, static, with the init inside
+build: ## build bin/sandboxd, static, with the init and the prober inside
 	CGO_ENABLED=0 go build -trimpath -ldflags "-s -w" -o $(INIT) ./cmd/init
+	CGO_ENABLED=0 go build -trimpath -ldflags "-s -w" -o $(PROBER) ./internal/isolate/prober
 	CGO_ENABLED=0 go build -trimpath -ldflags "-s -w -X $(VARIABLE)=$(VERSION)" -o bin/sandboxd ./cmd/sandboxd
 
 run: build ## start a server, run the example against it, stay up until Ctrl-C
@@ -30,8 +32,12 @@ test-v2: build ## the process driver on cgroup v2, in a user-mode kernel
 bench: build ## measure bin/sandboxd against the machine; samples go to bench/results
 	go run ./bench
 
+levels: build ## write docs/security-levels.md: what holds a sandbox in on this machine
+	bin/sandboxd selftest --markdown >bin/levels.md
+	mv bin/levels.md docs/security-levels.md
+
 lint: ## golangci-lint, with the version of tools/go.mod
 	go tool -modfile=tools/go.mod golangci-lint run ./...
 
 clean: ## remove what the rules above made
-	rm -rf bin run $(INIT)
+	rm -rf bin run $(INIT) $(PROBER)

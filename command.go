@@ -77,25 +77,27 @@ type Command struct {
 type Cause string
 
 const (
-	CauseExit        Cause = "exit"          // the program ended by itself
-	CauseSignal      Cause = "signal"        // by a signal that nobody here sent
-	CauseTimeout     Cause = "timeout"       // total time
-	CauseNoOutput    Cause = "no_output"     // silence
-	CauseMemory      Cause = "out_of_memory" // the kernel killed it, or V8 gave up
-	CausePIDs        Cause = "process_limit" // it could not fork and failed
-	CauseDisk        Cause = "disk"          // no space for files or for the journal
-	CauseStopped     Cause = "stopped"       // a caller asked
-	CauseStartFailed Cause = "start_failed"  // it never ran
-	CauseOrphaned    Cause = "orphaned"      // nobody followed it
-	CauseEnvironment Cause = "environment"   // its sandbox ended under it
-	CauseHostRestart Cause = "host_restart"  // the machine restarted
-	CauseUnknown     Cause = "unknown"       // nobody saw it; never a guess
+	CauseExit        Cause = "exit"           // the program ended by itself
+	CauseSignal      Cause = "signal"         // by a signal that nobody here sent
+	CauseTimeout     Cause = "timeout"        // total time
+	CauseNoOutput    Cause = "no_output"      // silence
+	CauseMemory      Cause = "out_of_memory"  // the kernel killed it, or V8 gave up
+	CausePIDs        Cause = "process_limit"  // it could not fork and failed
+	CauseDisk        Cause = "disk"           // no space for files or for the journal
+	CauseStopped     Cause = "stopped"        // a caller asked
+	CauseStartFailed Cause = "start_failed"   // it never ran
+	CauseOrphaned    Cause = "orphaned"       // nobody followed it
+	CauseEnvironment Cause = "environment"    // its sandbox ended under it
+	CauseHostRestart Cause = "host_restart"   // the machine restarted
+	CauseEngine      Cause = "engine_restart" // the container engine stopped or restarted
+	CauseRemoved     Cause = "removed"        // somebody else removed its container
+	CauseUnknown     Cause = "unknown"        // nobody saw it; never a guess
 )
 
 // Causes lists every cause.
 func Causes() []Cause {
 	return []Cause{CauseExit, CauseSignal, CauseTimeout, CauseNoOutput, CauseMemory, CausePIDs, CauseDisk,
-		CauseStopped, CauseStartFailed, CauseOrphaned, CauseEnvironment, CauseHostRestart, CauseUnknown}
+		CauseStopped, CauseStartFailed, CauseOrphaned, CauseEnvironment, CauseHostRestart, CauseEngine, CauseRemoved, CauseUnknown}
 }
 
 // Ending says why and how a command or an environment ended.

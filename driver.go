@@ -27,7 +27,8 @@ type Driver interface {
 	// ClassGone, and nothing of it is left.
 	Adopt(ctx context.Context, id string, handle Handle) error
 	// Connect opens the byte stream to the init. A newer connection replaces the
-	// older one. ClassGone when there is no environment.
+	// older one. ClassGone when there is no environment. A connection that is a
+	// Continued may begin in the middle of what an earlier one carried.
 	Connect(ctx context.Context, id string) (io.ReadWriteCloser, error)
 	// Stop ends every process of the environment and removes what Start made,
 	// within a second. Nothing there is no error.
@@ -53,10 +54,16 @@ type EnvironmentSpec struct {
 	Generation int64
 	Workspace  string // the directory seen as WorkDir
 	Home       string // the directory seen as HomeDir
+	CABundle   string // a file shown read-only at CABundle; "" for none
 	UID        uint32 // user and group inside; the directories are already owned by it
 	Hostname   string
 	Limits     Limits
 	Nonce      string // secret by which the init and its host know each other
+
+	// What only some drivers have; ClassUnsupported by the others.
+	Image        string // what is installed; empty for the driver's default
+	OCIRuntime   string // how a container is isolated, as "runsc"; empty for the default
+	WritableRoot bool   // the root file system takes writes; they are lost with the environment
 }
 
 // EnvironmentStatus is a driver's observation.
@@ -80,6 +87,8 @@ type Capabilities struct {
 	Networks            []string `json:"networks"`
 	WorkspaceBind       bool     `json:"workspace_bind"` // false: files live only in the guest
 	Pool                bool     `json:"pool"`           // implements EnvironmentPool
+	Images              bool     `json:"images"`         // implements Images
+	OCIRuntimes         []string `json:"oci_runtimes,omitempty"`
 }
 
 // LevelLine is one line of a driver's isolation report.
@@ -127,6 +136,31 @@ type EnvironmentPool interface {
 	// too many. The first call ends those of a server that had no time to. It does
 	// not wait for any to be made.
 	KeepReady(n int)
+}
+
+// Continued is a connection to an init on a stream that outlives it, as that of a
+// container's stdin.
+type Continued interface {
+	// Continued says that an earlier connection used the stream: a link begins with
+	// a flush.
+	Continued() bool
+}
+
+// Images is the optional power of a driver to run what an image holds.
+type Images interface {
+	// DefaultImage is used where none is named; "" when one must be.
+	DefaultImage() string
+	// Environ is what the image of a running environment sets, as KEY=VALUE.
+	Environ(id string) []string
+}
+
+// MemoryKills is the optional power of a driver without CommandGroups to tell that
+// the kernel killed for memory.
+type MemoryKills interface {
+	// MemoryKills counts the processes of a running environment that the kernel
+	// killed for memory since it was started or adopted. A kill is counted a moment
+	// after it happened.
+	MemoryKills(id string) int64
 }
 
 // GroupUsage are the counters of a command's group.

@@ -87,6 +87,18 @@ type FileReader interface {
 	Info() FileInfo
 }
 
+// Watcher tells what changes in a directory and below. It is for one reader;
+// Close may be called at any time.
+type Watcher interface {
+	// Next waits for events, at most so many as are collected in a moment. Changes
+	// are told in the order in which they were first seen. ClassGone when the
+	// directory or the workspace is removed; ClassTooLarge when the tree has grown
+	// beyond WatchDirs.
+	Next(ctx context.Context) ([]WatchEvent, error)
+	// Close lets go of everything; a waiting Next ends with ClassGone.
+	Close() error
+}
+
 // Files is the workspace of one sandbox. No method starts an environment, and no
 // path, whatever a caller or the sandbox made of it, reaches outside.
 //
@@ -122,6 +134,36 @@ type Files interface {
 	// TarIn unpacks into directory path, each file atomically. Entries that leave
 	// it, devices and FIFOs are ClassInvalid; what came before stays.
 	TarIn(ctx context.Context, path string, r io.Reader, limits TarLimits) (TarResult, error)
+	// ZipOut is TarOut as a zip.
+	ZipOut(ctx context.Context, path string, w io.Writer) error
+	// Glob answers the entries below directory path whose names match, parents
+	// first, in name order.
+	Glob(ctx context.Context, path string, opts GlobOptions) (Listing, error)
+	// Grep searches the content of a file, or of the regular files below a
+	// directory. Links are not followed and files with a NUL byte are left out.
+	Grep(ctx context.Context, path string, opts GrepOptions) (GrepResult, error)
+	// Edit replaces text atomically and answers how often. When the text is there
+	// any other number of times than expected, it is ClassConflict, says the
+	// number, and changes nothing. ClassPrecondition; ClassTooLarge.
+	Edit(ctx context.Context, path string, edit Edit) (FileInfo, int, error)
+	// ReadMany and WriteMany do many files in one call, one after the other. The
+	// answers are in the order of the items, each with its own error; the call
+	// fails only when the batch is beyond its bounds. An item whose content would
+	// exceed BatchBytes is ClassTooLarge.
+	ReadMany(ctx context.Context, items []ReadItem) ([]ReadResult, error)
+	WriteMany(ctx context.Context, items []WriteItem) ([]WriteResult, error)
+	// Upload adds a piece to an upload and, when it is the last one, puts the file
+	// in place as Write does. What arrived of a piece is kept even when its body
+	// breaks off. With a nil body it only says how far the upload is; an unknown
+	// one has received 0. ClassRange when the piece does not begin there;
+	// ClassBusy while another piece arrives; ClassCapacity when too many uploads
+	// are unfinished. One that gets nothing for an hour is dropped.
+	Upload(ctx context.Context, path string, part UploadPart, body io.Reader, opts WriteOptions) (UploadState, error)
+	// Watch begins to tell what changes in directory path and everything below;
+	// links are not followed. It covers what happens after it has returned.
+	// ClassTooLarge for more than WatchDirs directories; ClassCapacity when the
+	// machine or the host has no watches left.
+	Watch(ctx context.Context, path string) (Watcher, error)
 	// Usage measures the workspace.
 	Usage(ctx context.Context) (Usage, error)
 }

@@ -50,8 +50,23 @@ type Host interface {
 	// ResizeCommand sets the size of the command's terminal; ClassInvalid without one.
 	ResizeCommand(ctx context.Context, id, command string, size TTY) error
 
+	// DialPort connects to a TCP port of the sandbox's loopback, 127.0.0.1 first and
+	// then ::1; ports of its own process 1 are not among them. It needs no network in
+	// the sandbox. As StartCommand does, it starts a cold sandbox first. ctx bounds the
+	// dial, not the connection. ClassUnavailable with Field "port" when nothing answers
+	// there; ClassCapacity with too many connections open. A connection ends with its
+	// environment and with the server that carries it.
+	DialPort(ctx context.Context, id string, port uint16) (PortConn, error)
+	// ListPorts lists what listens in the sandbox now. It starts nothing: without an
+	// environment nothing listens. ClassUnsupported where a running environment is of
+	// a version that cannot tell.
+	ListPorts(ctx context.Context, id string) (PortList, error)
+
 	// Files is the sandbox's workspace.
 	Files(ctx context.Context, id string) (Files, error)
+	// NetworkActivity is what the sandbox's proxy let through and refused since the
+	// server started; empty for a sandbox without one.
+	NetworkActivity(ctx context.Context, id string) (NetworkActivity, error)
 	// Runtimes lists the catalogue.
 	Runtimes(ctx context.Context) ([]Runtime, error)
 }

@@ -97,8 +97,11 @@ type Sandbox struct {
 	Generation int64             `json:"generation" doc:"Environments this id has had"`
 	Driver     string            `json:"driver"`
 	Runtime    string            `json:"runtime"`
+	Image      string            `json:"image,omitempty" doc:"What is installed, where the driver runs images"`
+	OCIRuntime string            `json:"oci_runtime,omitempty" doc:"How its containers are isolated; absent: the host's default"`
 	CreatedAt  time.Time         `json:"created_at"`
 	Limits     Limits            `json:"limits"`
+	Network    Network           `json:"network"`
 	Labels     map[string]string `json:"labels,omitempty"`
 	LastEnding *Ending           `json:"last_ending,omitempty" doc:"How the last environment or failed start ended"`
 }
@@ -107,11 +110,17 @@ type Sandbox struct {
 type OpenRequest struct {
 	Key     string            `json:"key,omitempty" doc:"1-64 of [A-Za-z0-9._-]; made up when empty" maxLength:"64"`
 	Runtime string            `json:"runtime,omitempty" doc:"Catalogue entry, default machine"`
-	Driver  string            `json:"driver,omitempty" doc:"Driver, default the host's first"`
+	Driver  string            `json:"driver,omitempty" doc:"Driver, default the host's first, or its first that runs images if image is set"`
 	Limits  Limits            `json:"limits,omitzero"`
+	Network Network           `json:"network,omitzero"`
 	Env     map[string]string `json:"env,omitempty" doc:"Environment of every command; values are write-only"`
 	Labels  map[string]string `json:"labels,omitempty"`
 	Start   *bool             `json:"start,omitempty" doc:"Start the environment, default true"`
+
+	// Image and OCIRuntime need a driver that runs images and a host that lets its
+	// callers choose.
+	Image      string `json:"image,omitempty" doc:"Reference of an image, as python:3.12-slim; pulled when it is not there" maxLength:"255"`
+	OCIRuntime string `json:"oci_runtime,omitempty" doc:"OCI runtime that the container engine knows, as runsc" maxLength:"64"`
 }
 
 // Runtime describes a catalogue entry.

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// SandboxRecord is what a host keeps of one id. Key, ID, UID and CreatedAt never
-// change.
+// SandboxRecord is what a host keeps of one id. Key, ID, UID, Image,
+// OCIRuntime, Network and CreatedAt never change.
 type SandboxRecord struct {
 	Sandbox
 	UID    uint32            // owner of the files, from the pool, for the life of the id
@@ -70,5 +70,9 @@ type HostStore interface {
 	Close() error
 }
 
-// UIDPool is a range of user ids, both ends included.
-type UIDPool struct{ First, Last uint32 }
+// UIDPool is a range of user ids, both ends included, of which each sandbox gets one.
+type UIDPool struct {
+	First, Last uint32
+	// Shared is of a server that has one id only, its own: every sandbox gets First.
+	Shared bool
+}

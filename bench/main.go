@@ -9,6 +9,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
 	"net"
@@ -41,7 +42,7 @@ type bench struct {
 	dir    string
 	addr   string
 	rounds int
-	flags  []string // more of the server's
+	serve  []string // flags of the server; the process driver by default
 	cmd    *exec.Cmd
 	c      *client.Client
 	token  string
@@ -81,7 +82,9 @@ func run(binary string, rounds int, only, out string) error {
 		{"exec", b.execOne}, {"exec16", b.execMany}, {"cold", b.openCold}, {"pooled", b.openPooled}, {"kept", b.openKept}, {"burst", b.burst},
 		{"write", func() (row, error) { return b.write(false) }}, {"synced", func() (row, error) { return b.write(true) }},
 		{"large", b.large}, {"tar", b.tar}, {"output", b.output}, {"idle", b.idle}, {"stop", b.stopTree}, {"restart", b.restart},
-		{"deaths", b.deaths},
+		{"deaths", b.deaths}, {"search", b.search},
+		{"docker", b.containerCold}, {"dexec", func() (row, error) { return b.containerExec("") }}, {"engine", b.engineExec},
+		{"gvisor", func() (row, error) { return b.containerExec("runsc") }},
 	}
 	results := []row{}
 	for _, r := range rows {
@@ -89,6 +92,10 @@ func run(binary string, rounds int, only, out string) error {
 			continue
 		}
 		res, err := r.fn()
+		if errors.Is(err, errNoEngine) {
+			fmt.Printf("%-8s not measured: %v\n", r.name, err)
+			continue
+		}
 		if err != nil {
 			return fmt.Errorf("%s: %w", r.name, err)
 		}
@@ -147,8 +154,11 @@ func (b *bench) start() error {
 		return err
 	}
 	defer log.Close()
-	args := []string{"serve", "--data", filepath.Join(b.dir, "data"), "--listen", b.addr, "--driver", "process", "--max-sandboxes", "2000"}
-	b.cmd = exec.Command(b.binary, append(args, b.flags...)...)
+	b.cmd = exec.Command(b.binary, "serve", "--data", filepath.Join(b.dir, "data"), "--listen", b.addr, "--max-sandboxes", "2000")
+	if b.serve == nil {
+		b.serve = []string{"--driver", "process"}
+	}
+	b.cmd.Args = append(b.cmd.Args, b.serve...)
 	b.cmd.Stdout, b.cmd.Stderr = log, log
 	if err := b.cmd.Start(); err != nil {
 		return err
@@ -171,7 +181,7 @@ func (b *bench) unpooled() (*bench, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
 	}
-	other := &bench{binary: b.binary, dir: dir, rounds: b.rounds, flags: []string{"--ready", "0"}}
+	other := &bench{binary: b.binary, dir: dir, rounds: b.rounds, serve: []string{"--driver", "process", "--ready", "0"}}
 	return other, other.start()
 }
 
@@ -225,8 +235,11 @@ func leftovers(list []sandboxd.Sandbox) int {
 	return n
 }
 
-func (b *bench) open(ctx context.Context) (sandboxd.Sandbox, error) {
-	sb, _, err := b.c.Open(ctx, sandboxd.OpenRequest{})
+func (b *bench) open(ctx context.Context) (sandboxd.Sandbox, error) { return b.openWith(ctx, "") }
+
+// openWith opens a sandbox under an OCI runtime; "" is the driver's own.
+func (b *bench) openWith(ctx context.Context, runtime string) (sandboxd.Sandbox, error) {
+	sb, _, err := b.c.Open(ctx, sandboxd.OpenRequest{OCIRuntime: runtime})
 	return sb, err
 }
 

@@ -80,6 +80,19 @@ const askFirst = 256 << 10
 // do sends a request and answers its response when the server accepted it; any
 // other answer is an error of its class. The caller closes the body.
 func (c *Client) do(ctx context.Context, in call) (*http.Response, error) {
+	res, err := c.send(ctx, in)
+	if err != nil {
+		return nil, err
+	}
+	if res.StatusCode >= 200 && res.StatusCode < 300 {
+		return res, nil
+	}
+	defer res.Body.Close()
+	return nil, decodeError(res)
+}
+
+// send sends a request and answers whatever the server answered.
+func (c *Client) send(ctx context.Context, in call) (*http.Response, error) {
 	u := c.base.JoinPath("v1")
 	for _, element := range in.path {
 		if element == "" || element == "." || element == ".." {
@@ -125,11 +138,7 @@ func (c *Client) do(ctx context.Context, in call) (*http.Response, error) {
 	if err != nil {
 		return nil, c.unreachable(ctx, err)
 	}
-	if res.StatusCode >= 200 && res.StatusCode < 300 {
-		return res, nil
-	}
-	defer res.Body.Close()
-	return nil, decodeError(res)
+	return res, nil
 }
 
 // unreachable gives a failed exchange its class. A body that the caller handed in
@@ -211,6 +220,11 @@ func (c *Client) Stop(ctx context.Context, id string) (sb sandboxd.Sandbox, err 
 func (c *Client) Delete(ctx context.Context, id string) error {
 	_, err := c.ask(ctx, nil, call{method: http.MethodDelete, path: []string{"sandboxes", id}})
 	return err
+}
+
+// NetworkActivity implements sandboxd.Host.
+func (c *Client) NetworkActivity(ctx context.Context, id string) (a sandboxd.NetworkActivity, err error) {
+	return a, c.get(ctx, &a, nil, "sandboxes", id, "network")
 }
 
 // Runtimes implements sandboxd.Host.

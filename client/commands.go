@@ -158,30 +158,38 @@ type lines struct {
 // largestLine is far above what a server sends, a frame being 64 KiB of data.
 const largestLine = 8 << 20
 
-// next decodes the next line that is not blank, which is a heartbeat. A line
-// without its end is io.ErrUnexpectedEOF.
+// next decodes the next line that is not blank, which is a heartbeat.
 func (l *lines) next(out any) error {
 	for {
-		l.buf = l.buf[:0]
-		for {
-			part, err := l.r.ReadSlice('\n')
-			l.buf = append(l.buf, part...)
-			if err == nil {
-				break
-			}
-			if errors.Is(err, bufio.ErrBufferFull) {
-				if len(l.buf) > largestLine {
-					return errors.New("a line is too long")
-				}
-				continue
-			}
-			if err == io.EOF && len(l.buf) > 0 {
-				err = io.ErrUnexpectedEOF
-			}
+		line, err := l.line()
+		if err != nil {
 			return err
 		}
-		if line := bytes.TrimSpace(l.buf); len(line) > 0 {
+		if len(line) > 0 {
 			return json.Unmarshal(line, out)
 		}
+	}
+}
+
+// line answers the next line without the spaces around it, valid until the next
+// call. A line without its end is io.ErrUnexpectedEOF.
+func (l *lines) line() ([]byte, error) {
+	l.buf = l.buf[:0]
+	for {
+		part, err := l.r.ReadSlice('\n')
+		l.buf = append(l.buf, part...)
+		if err == nil {
+			return bytes.TrimSpace(l.buf), nil
+		}
+		if errors.Is(err, bufio.ErrBufferFull) {
+			if len(l.buf) > largestLine {
+				return nil, errors.New("a line is too long")
+			}
+			continue
+		}
+		if err == io.EOF && len(l.buf) > 0 {
+			err = io.ErrUnexpectedEOF
+		}
+		return nil, err
 	}
 }

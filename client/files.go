@@ -29,6 +29,9 @@ type files struct {
 }
 
 func (f *files) call(method, path string, elements ...string) call {
+	if path == "" {
+		path = "." // some routes refuse a forgotten path; this one is meant
+	}
 	return call{method: method, path: append([]string{"sandboxes", f.id, "files"}, elements...), query: url.Values{"path": {path}}}
 }
 
@@ -118,6 +121,11 @@ func (f *files) List(ctx context.Context, path string, opts sandboxd.ListOptions
 	if opts.MaxEntries > 0 {
 		in.query.Set("max", strconv.Itoa(opts.MaxEntries))
 	}
+	return f.listing(ctx, in)
+}
+
+// listing asks for entries.
+func (f *files) listing(ctx context.Context, in call) (sandboxd.Listing, error) {
 	var out struct {
 		Entries    []sandboxd.Entry `json:"entries"`
 		Truncated  bool             `json:"truncated"`
@@ -172,9 +180,6 @@ func (f *files) Walk(ctx context.Context, path string, fn func(sandboxd.FileInfo
 
 // Mkdir implements sandboxd.Files.
 func (f *files) Mkdir(ctx context.Context, path string) error {
-	if path == "" {
-		path = "." // the route refuses a forgotten path; this one is meant
-	}
 	_, err := f.c.ask(ctx, nil, f.call(http.MethodPost, path, "mkdir"))
 	return err
 }
@@ -203,8 +208,16 @@ func (f *files) Rename(ctx context.Context, from, to string) error {
 
 // TarOut implements sandboxd.Files.
 func (f *files) TarOut(ctx context.Context, path string, w io.Writer) error {
-	in := f.call(http.MethodGet, path, "tar")
-	in.header = http.Header{"Accept": {"application/x-tar"}}
+	return f.archive(ctx, f.call(http.MethodGet, path, "tar"), w)
+}
+
+// ZipOut implements sandboxd.Files.
+func (f *files) ZipOut(ctx context.Context, path string, w io.Writer) error {
+	return f.archive(ctx, f.call(http.MethodGet, path, "zip"), w)
+}
+
+func (f *files) archive(ctx context.Context, in call, w io.Writer) error {
+	in.header = http.Header{"Accept": {"application/x-tar, application/zip"}}
 	res, err := f.c.do(ctx, in)
 	if err != nil {
 		return err

@@ -20,7 +20,7 @@ update() {
 programs() {
 	local missing=() need
 	# program:package, what runs it
-	for need in git:git gcc:gcc python3:python3 curl:curl; do
+	for need in git:git gcc:gcc python3:python3 curl:curl dockerd:docker.io iptables:iptables runsc:runsc mmdebstrap:mmdebstrap; do
 		command -v "${need%%:*}" >/dev/null || missing+=("${need##*:}")
 	done
 	[ ${#missing[@]} -gt 0 ] || return 0
@@ -31,7 +31,8 @@ programs() {
 	fi
 	update
 	say "installing ${missing[*]}"
-	DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends "${missing[@]}" >&2
+	# At run level 1 a package starts none of its services: the tests start their own.
+	RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends "${missing[@]}" >&2
 }
 
 user_mode_kernel() {

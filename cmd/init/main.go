@@ -29,11 +29,23 @@ func main() {
 func run() error {
 	// The host starts the set-up stage with this argument; it executes the second
 	// stage without.
-	if len(os.Args) > 1 && os.Args[1] == "setup" {
-		return setup.Run()
+	if len(os.Args) > 1 {
+		switch os.Args[1] {
+		case "setup":
+			return setup.Run()
+		case setup.TerminalsArg:
+			return setup.Terminals()
+		}
 	}
 	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
 		return err
+	}
+	if err := endure(); err != nil {
+		return err
+	}
+	// A container engine has done the first stage's work and passes no descriptors.
+	if len(os.Args) > 1 && os.Args[1] == "attached" {
+		return serveAttached()
 	}
 	return serve()
 }
@@ -69,9 +81,6 @@ func onSignal(s unix.Signal, action *[4]uintptr) error {
 
 // serve is process 1.
 func serve() error {
-	if err := endure(); err != nil {
-		return err
-	}
 	in := os.NewFile(setup.FDSpec, "spec")
 	body, err := io.ReadAll(in)
 	if err != nil {
@@ -90,6 +99,9 @@ func serve() error {
 		groups[i] = setup.FDGroups + i
 	}
 	spawner := spawn.New(groups, uint64(spec.OpenFiles))
+	if spec.Alone {
+		spawner.Alone(uint64(spec.DataBytes), uint64(spec.Processes))
+	}
 	go spawner.Reap()
 
 	// listen and not the host's bind makes this process the peer that the host

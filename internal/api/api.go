@@ -47,7 +47,7 @@ type pace struct {
 	writeStall   time.Duration // longest blocked write
 	heartbeat    time.Duration // blank line on an idle stream
 	partial      time.Duration // how long half a character waits for its rest
-	ping         time.Duration // of an idle terminal
+	ping         time.Duration // of an idle socket
 	stopGrace    time.Duration // for a command whose exec was abandoned
 }
 

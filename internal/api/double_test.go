@@ -32,6 +32,11 @@ type double struct {
 	command sandboxd.Command
 	frames  func() sandboxd.CommandStream
 	content []byte
+	dial    func(ctx context.Context, port uint16) (sandboxd.PortConn, error)
+	ports   sandboxd.PortList
+	watcher sandboxd.Watcher
+	grepped sandboxd.GrepOptions
+	part    sandboxd.UploadPart
 
 	mu      sync.Mutex
 	stopped []string
@@ -89,6 +94,12 @@ func (d *double) ResizeCommand(_ context.Context, _, _ string, size sandboxd.TTY
 	d.note(func() { d.sizes = append(d.sizes, size) })
 	return nil
 }
+
+func (d *double) DialPort(ctx context.Context, _ string, port uint16) (sandboxd.PortConn, error) {
+	return d.dial(ctx, port)
+}
+
+func (d *double) ListPorts(context.Context, string) (sandboxd.PortList, error) { return d.ports, nil }
 
 func (d *double) Files(context.Context, string) (sandboxd.Files, error) {
 	return &doubleFiles{d: d}, nil
@@ -176,6 +187,7 @@ type rig struct {
 	double *double
 	addr   string
 	log    *lockedBuffer
+	leave  context.CancelFunc // as the server does before it shuts its listener
 }
 
 type lockedBuffer struct {
@@ -214,12 +226,16 @@ func newRig(t *testing.T, k kind, change func(*Config, *pace)) *rig {
 	}
 	r.addr = ln.Addr().String()
 	srv := Server(r.addr, newFace(cfg, k, p))
+	requests, leave := context.WithCancel(context.Background())
+	r.leave = leave
+	srv.BaseContext = func(net.Listener) context.Context { return requests }
 	served := make(chan struct{})
 	go func() {
 		defer close(served)
 		_ = srv.Serve(ln)
 	}()
 	t.Cleanup(func() {
+		leave()
 		_ = srv.Close()
 		<-served
 	})

@@ -14,6 +14,7 @@ import (
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
 
 	"sandboxd"
+	"sandboxd/internal/excerpt"
 )
 
 const execDoc = `with Accept application/x-ndjson a stream of output lines, the first {"command_id"}, the last {"ending"}; otherwise one object with the first and the last MiB of each stream. In the background the command is answered at once. A foreground command whose caller goes away is stopped, unless orphan_after_s says how long it may go on alone`
@@ -107,7 +108,7 @@ func (e execution) stop(ctx context.Context) {
 // collect reads a whole command, keeping the begin and the end of each stream.
 func collect(ctx context.Context, stream sandboxd.CommandStream) (Result, error) {
 	var res Result
-	var stdout, stderr excerpt
+	stdout, stderr := excerpt.New(keepEach), excerpt.New(keepEach)
 	for res.Ending == nil {
 		frame, err := stream.Next(ctx)
 		if err != nil {
@@ -121,15 +122,15 @@ func collect(ctx context.Context, stream sandboxd.CommandStream) (Result, error)
 			res.Truncated += frame.Gap.To - frame.Gap.From
 		}
 		if frame.Stream == sandboxd.StreamStderr {
-			stderr.add(frame.Data)
+			_, _ = stderr.Write(frame.Data)
 		} else {
-			stdout.add(frame.Data)
+			_, _ = stdout.Write(frame.Data)
 		}
 	}
 	var left int64
-	res.Stdout, res.StdoutB64, left = stdout.text()
+	res.Stdout, res.StdoutB64, left = shown(stdout)
 	res.Truncated += left
-	res.Stderr, res.StderrB64, left = stderr.text()
+	res.Stderr, res.StderrB64, left = shown(stderr)
 	res.Truncated += left
 	return res, nil
 }
@@ -142,41 +143,11 @@ func brokenStream(err error) error {
 	return sandboxd.Wrap(sandboxd.ClassUnavailable, err, "the output broke off; the command may still run")
 }
 
-// excerpt keeps the first and the last keepEach bytes of what is added.
-type excerpt struct {
-	head, tail []byte
-	total      int64
-}
-
-func (e *excerpt) add(p []byte) {
-	e.total += int64(len(p))
-	if room := keepEach - len(e.head); room > 0 {
-		n := min(room, len(p))
-		e.head = append(e.head, p[:n]...)
-		p = p[n:]
-	}
-	e.tail = append(e.tail, p...)
-	// Moved only when it doubled, so that every byte is moved once.
-	if len(e.tail) > 2*keepEach {
-		e.tail = append(e.tail[:0], e.tail[len(e.tail)-keepEach:]...)
-	}
-}
-
-// text joins both ends, as a string or, when that is not possible, as base64. A
-// cut never makes bytes look broken: it moves to the border of a character.
-func (e *excerpt) text() (plain, b64 string, left int64) {
-	head, tail := e.head, e.tail
-	if len(tail) > keepEach {
-		tail = tail[len(tail)-keepEach:]
-	}
-	if e.total > int64(len(head)+len(tail)) {
-		head = head[:len(head)-cutCharacter(head)]
-		for n := 0; n < 3 && len(tail) > 0 && !utf8.RuneStart(tail[0]); n++ {
-			tail = tail[1:]
-		}
-	}
+// shown is what was kept of a stream, as a string or, when that is not possible,
+// as base64.
+func shown(e *excerpt.Excerpt) (plain, b64 string, left int64) {
+	head, tail, left := e.Ends()
 	all := append(head[:len(head):len(head)], tail...)
-	left = e.total - int64(len(all))
 	if utf8.Valid(all) {
 		return string(all), "", left
 	}

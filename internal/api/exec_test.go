@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"sandboxd"
+	"sandboxd/internal/excerpt"
 )
 
 // endless is a stream that never stops; closed tells that it was let go.
@@ -134,25 +135,16 @@ func TestExecAsLines(t *testing.T) {
 	}
 }
 
-func TestExcerptKeepsBothEnds(t *testing.T) {
-	var e excerpt
-	var all strings.Builder
-	for all.Len() < 5*keepEach {
-		piece := strings.Repeat("äöü€", 1000)
-		all.WriteString(piece)
-		e.add([]byte(piece))
-	}
-	plain, b64, left := e.text()
-	if b64 != "" || int64(len(plain))+left != int64(all.Len()) || len(plain) < 2*keepEach-8 || len(plain) > 2*keepEach {
-		t.Fatalf("%d kept, %d left out of %d, base64 %d", len(plain), left, all.Len(), len(b64))
-	}
-	if !strings.HasPrefix(all.String(), plain[:keepEach-4]) || !strings.HasSuffix(all.String(), plain[len(plain)-keepEach+4:]) {
-		t.Fatal("what is kept is not both ends")
-	}
-	var small excerpt
-	small.add([]byte("\x80abc\xc3"))
-	if plain, b64, left := small.text(); plain != "" || left != 0 || b64 != base64.StdEncoding.EncodeToString([]byte("\x80abc\xc3")) {
-		t.Fatalf("%q %q %d", plain, b64, left)
+func TestOutputThatIsNoTextIsShownInBase64(t *testing.T) {
+	for text, want := range map[string]string{"plain ü": "", "\x80abc\xc3": base64.StdEncoding.EncodeToString([]byte("\x80abc\xc3"))} {
+		e := excerpt.New(keepEach)
+		if _, err := e.Write([]byte(text)); err != nil {
+			t.Fatal(err)
+		}
+		plain, b64, left := shown(e)
+		if b64 != want || left != 0 || want == "" && plain != text || want != "" && plain != "" {
+			t.Errorf("%q is shown as %q, %q, %d", text, plain, b64, left)
+		}
 	}
 }
 

@@ -91,12 +91,7 @@ func (f *face) answerListing(w http.ResponseWriter, r *http.Request, query url.V
 	if err != nil {
 		return err
 	}
-	out := listing{Path: strings.ToValidUTF8(name, "\uFFFD"), Recursive: opts.Depth > 1, Entries: make([]sandboxd.Entry, 0, len(found.Entries)),
-		Truncated: found.Truncated, Incomplete: found.Incomplete}
-	for _, info := range found.Entries {
-		out.Entries = append(out.Entries, sandboxd.EntryOf(info))
-	}
-	answerJSON(w, http.StatusOK, out)
+	answerJSON(w, http.StatusOK, listingOf(name, opts.Depth > 1, found))
 	return nil
 }
 
@@ -113,27 +108,32 @@ func (f *face) stat(w http.ResponseWriter, r *http.Request, query url.Values) er
 	return nil
 }
 
-func (f *face) writeFile(w http.ResponseWriter, r *http.Request, query url.Values) error {
+// writeOptions reads the conditions that HTTP has headers for.
+func writeOptions(r *http.Request) (sandboxd.WriteOptions, error) {
 	opts := sandboxd.WriteOptions{Size: r.ContentLength, IfMatch: r.Header.Get("If-Match")}
 	if opts.IfMatch == "*" {
-		return sandboxd.Invalid("If-Match", "one ETag is needed")
+		return opts, sandboxd.Invalid("If-Match", "one ETag is needed")
 	}
 	switch r.Header.Get("If-None-Match") {
 	case "":
 	case "*":
 		opts.IfNoneMatch = true
 	default:
-		return sandboxd.Invalid("If-None-Match", "only * is allowed")
+		return opts, sandboxd.Invalid("If-None-Match", "only * is allowed")
 	}
-	for _, flag := range []struct {
-		name string
-		set  *bool
-	}{{"synced", &opts.Synced}, {"append", &opts.Append}, {"executable", &opts.Executable}} {
-		on, err := boolean(query, flag.name)
-		if err != nil {
-			return err
-		}
-		*flag.set = on
+	return opts, nil
+}
+
+func (f *face) writeFile(w http.ResponseWriter, r *http.Request, query url.Values) error {
+	opts, err := writeOptions(r)
+	if err != nil {
+		return err
+	}
+	if r.Header.Get("Content-Range") != "" {
+		return sandboxd.Invalid("Content-Range", "a part of a file is sent to files/upload")
+	}
+	if err := switches(query, map[string]*bool{"synced": &opts.Synced, "append": &opts.Append, "executable": &opts.Executable}); err != nil {
+		return err
 	}
 	files, name, err := f.named(r, query)
 	if err != nil {
@@ -313,17 +313,34 @@ func (l *lazyWriter) Write(p []byte) (int, error) {
 	return l.w.Write(p)
 }
 
+const (
+	tarType = "application/x-tar"
+	zipType = "application/zip"
+)
+
 func (f *face) tarOut(w http.ResponseWriter, r *http.Request, query url.Values) error {
+	return f.archive(w, r, query, tarType)
+}
+
+func (f *face) zipOut(w http.ResponseWriter, r *http.Request, query url.Values) error {
+	return f.archive(w, r, query, zipType)
+}
+
+func (f *face) archive(w http.ResponseWriter, r *http.Request, query url.Values, kind string) error {
 	files, name, err := f.filesOf(r, query)
 	if err != nil {
 		return err
 	}
 	if r.Method == http.MethodHead {
-		w.Header().Set("Content-Type", "application/x-tar")
+		w.Header().Set("Content-Type", kind)
 		return nil
 	}
-	out := &lazyWriter{w: w, contentType: "application/x-tar"}
-	// Once begun, an error breaks the connection: half a tar must not look whole.
+	out := &lazyWriter{w: w, contentType: kind}
+	// Once begun, an error breaks the connection: half an archive must not look
+	// whole.
+	if kind == zipType {
+		return files.ZipOut(r.Context(), name, out)
+	}
 	return files.TarOut(r.Context(), name, out)
 }
 

@@ -12,6 +12,7 @@ import (
 	"unicode/utf8"
 
 	"sandboxd"
+	"sandboxd/internal/excerpt"
 )
 
 const frameDoc = `one JSON object a line, {"stream","offset","data"} or "b64" where the bytes are not UTF-8 text, {"gap":{"from","to"}} where they are no longer kept, and last {"ending":{...}} when the command has ended; an {"error":{...}} line ends a stream that broke; blank lines keep an idle one alive`
@@ -79,7 +80,7 @@ func (l *lineWriter) frame(f sandboxd.Frame) error {
 		}
 	}
 	if len(f.Data) > 0 {
-		cut := len(f.Data) - cutCharacter(f.Data)
+		cut := len(f.Data) - excerpt.Unfinished(f.Data)
 		if tail := f.Data[cut:]; len(tail) > 0 {
 			l.held = sandboxd.Frame{Stream: f.Stream, Offset: f.Offset + int64(cut), Data: bytes.Clone(tail)}
 			f.Data = f.Data[:cut]
@@ -121,21 +122,6 @@ func (l *lineWriter) flushHeld() error {
 	held := l.held
 	l.held = sandboxd.Frame{}
 	return l.data(held)
-}
-
-// cutCharacter is the number of bytes at the end of p that begin a character
-// which p does not finish, 0 to 3.
-func cutCharacter(p []byte) int {
-	for n := 1; n <= 3 && n <= len(p); n++ {
-		tail := p[len(p)-n:]
-		if utf8.RuneStart(tail[0]) {
-			if tail[0] >= utf8.RuneSelf && !utf8.FullRune(tail) {
-				return n
-			}
-			return 0
-		}
-	}
-	return 0
 }
 
 // streamBuffer is how much is collected while more frames are waiting.

@@ -15,7 +15,7 @@ import (
 
 // concrete fills in a route's parameters.
 func concrete(path string) string {
-	return strings.NewReplacer("{id}", boxID, "{cid}", "c1").Replace(path)
+	return strings.NewReplacer("{id}", boxID, "{cid}", "c1", "{port}", "8000").Replace(path)
 }
 
 func TestEveryRouteRefusesEveryWrongSecret(t *testing.T) {

@@ -18,6 +18,8 @@ import (
 const (
 	jsonBody = 1 << 20 // of a JSON body
 	execBody = 8 << 20 // of one that carries stdin
+	// of one that carries files: their 8 MiB in base64, and the rest
+	batchBody = 12 << 20
 )
 
 // strictBody reads the whole JSON body before the framework does and refuses what

@@ -35,6 +35,7 @@ func routes() []route {
 		{op("POST", box+"/start", "start-sandbox", "Start the environment"), typed((*face).start)},
 		{op("POST", box+"/stop", "stop-sandbox", "Stop the environment and keep the files"), typed((*face).stop)},
 		{op("POST", box+"/close", "close-sandbox", "The same as stop"), typed((*face).stop)},
+		{op("GET", box+"/network", "network-activity", "What the sandbox's proxy let through and what it refused, and why"), typed((*face).network)},
 		{op("GET", "/v1/runtimes", "list-runtimes", "List the catalogue"), typed((*face).runtimes)},
 
 		{op("POST", box+"/exec", "exec", "Run a command and answer its output: "+execDoc), typed((*face).exec)},
@@ -52,6 +53,9 @@ func routes() []route {
 		{op("GET", box+"/terminal", "terminal", "A terminal over a WebSocket: "+terminalDoc), raw((*face).terminal, spec{
 			query: []param{{"command_id", "string", "Attach to this command instead of starting a shell"},
 				{"cols", "integer", "Columns, default 80"}, {"rows", "integer", "Rows, default 24"}}, status: "101"})},
+
+		{op("GET", box+"/ports", "list-ports", "List the TCP ports that listen inside, with their processes"), typed((*face).ports)},
+		{op("GET", box+"/ports/{port}/connect", "connect-port", "Connect to a TCP port: "+connectDoc), raw((*face).connect, spec{status: "101"})},
 
 		{op("GET", file, "list-files", "List a directory"), raw((*face).listFiles, spec{
 			query: []param{pathParam, {"recursive", "boolean", "List deeper levels too"}, {"depth", "integer", "Levels, with recursive"},
@@ -73,10 +77,32 @@ func routes() []route {
 			query: []param{pathParam}, status: "204"})},
 		{op("POST", file+"/rename", "rename", "Move an entry"), typed((*face).rename)},
 		{op("GET", file+"/tar", "tar-out", "Stream a directory as a tar"), raw((*face).tarOut, spec{
-			query: []param{pathParam}, answers: "application/x-tar"})},
+			query: []param{pathParam}, answers: tarType})},
+		{op("GET", file+"/zip", "zip-out", "Stream a directory as a zip"), raw((*face).zipOut, spec{
+			query: []param{pathParam}, answers: zipType})},
 		{op("PUT", file+"/tar", "tar-in", "Unpack a tar into a directory"), raw((*face).tarIn, spec{
 			query: []param{pathParam, {"max_entries", "integer", "Refuse more entries"}, {"max_bytes", "integer", "Refuse more bytes"}},
-			takes: "application/x-tar", answers: "application/json", schema: sandboxd.TarResult{}})},
+			takes: tarType, answers: "application/json", schema: sandboxd.TarResult{}})},
+		{op("GET", file+"/glob", "glob", "Find entries by a pattern of their paths: "+globDoc), raw((*face).glob, spec{
+			query: []param{pathParam, {"pattern", "string", "As **/*.go, matched with the path below the directory"}, skipParam,
+				{"max", "integer", "Most entries, default 10000"}, timeParam}, answers: "application/json", schema: listing{}})},
+		{op("GET", file+"/grep", "grep", "Search the content of files: "+grepDoc), raw((*face).grep, spec{
+			query: []param{pathParam, {"pattern", "string", "An RE2 expression that a part of a line matches"},
+				{"literal", "boolean", "The pattern is plain text"}, {"ignore_case", "boolean", "Take upper and lower case for the same"},
+				{"glob", "string", "Only files that match, by path, or by name when it has no slash"}, skipParam,
+				{"before", "integer", "Lines before a match, at most 20"}, {"after", "integer", "Lines after it"}, {"context", "integer", "Both"},
+				{"max", "integer", "Most matches, default 1000"}, {"max_bytes", "integer", "Most bytes to read, default 256 MiB"}, timeParam},
+			answers: "application/json", schema: grepAnswer{}})},
+		{op("POST", file+"/edit", "edit-file", "Replace exact text in a file, atomically"), typed((*face).edit)},
+		{op("POST", file+"/read", "read-files", "Read many files, at most 1000 and 8 MiB together"), typed((*face).readFiles)},
+		{op("POST", file+"/write", "write-files", "Write many files, one after the other, at most 1000 and 8 MiB together"), typed((*face).writeFiles)},
+		{op("GET", file+"/upload", "upload-state", "How far an upload is"), raw((*face).uploadState, spec{
+			query: []param{pathParam, uploadParam}, answers: "application/json", schema: uploadAnswer{}})},
+		{op("PUT", file+"/upload", "upload", "Send a piece of a file that can be resumed: "+uploadDoc), raw((*face).upload, spec{
+			query: []param{pathParam, uploadParam, {"synced", "boolean", "Answer after the bytes survive a power cut"},
+				{"executable", "boolean", "Give a new file its execute bits"}}, takes: octets, answers: "application/json", schema: uploadAnswer{}})},
+		{op("GET", file+"/watch", "watch", "Follow what changes in a directory and below: "+watchDoc), raw((*face).watch, spec{
+			query: []param{pathParam}, answers: eventStream})},
 		{op("GET", box+"/usage", "usage", "Measure the workspace"), typed((*face).usage)},
 	}
 }
@@ -104,8 +130,10 @@ func typed[I, O any](handle func(*face, context.Context, *I) (*O, error)) func(*
 				Content: map[string]*huma.MediaType{
 					"application/json": {Schema: huma.SchemaFromType(api.OpenAPI().Components.Schemas, typeOf(Result{}))},
 					ndjson:             {Schema: &huma.Schema{Type: "string"}}}}}
-		case "start-command":
+		case "start-command", "edit-file":
 			op.MaxBodyBytes = execBody + 1
+		case "write-files":
+			op.MaxBodyBytes = batchBody + 1
 		}
 		huma.Register(api, op, func(ctx context.Context, in *I) (*O, error) { return handle(f, ctx, in) })
 	}
@@ -114,7 +142,17 @@ func typed[I, O any](handle func(*face, context.Context, *I) (*O, error)) func(*
 // param is a query parameter of a raw route.
 type param struct{ name, kind, doc string }
 
-var pathParam = param{"path", "string", "Relative to the workspace; any bytes, percent-encoded"}
+var (
+	pathParam   = param{"path", "string", "Relative to the workspace; any bytes, percent-encoded"}
+	skipParam   = param{"skip_hidden", "boolean", "Leave out names that begin with a dot, and what is below"}
+	timeParam   = param{"time_s", "integer", "Most seconds to search, default 20, at most 60"}
+	uploadParam = param{"upload", "string", "Id of the upload, of the caller's choice"}
+)
+
+const (
+	globDoc = `* and ? stand for any characters of one name, [a-z] for one of a class, {a,b} for either, ** for any number of names. Truncated says that a bound was met`
+	grepDoc = `in name order, a match for each line. Links are not followed; files with a NUL byte are left out. Truncated says that a bound was met: of matches, bytes, time, or 4 MiB of text`
+)
 
 // spec describes a raw route for the document. schema is a value of the type that
 // it answers as JSON.
@@ -165,9 +203,9 @@ func parseQuery(r *http.Request, known []string) (url.Values, error) {
 
 func (s spec) document(api huma.API, op *huma.Operation) {
 	schemas := api.OpenAPI().Components.Schemas
-	for _, name := range []string{"id", "cid"} {
-		if strings.Contains(op.Path, "{"+name+"}") {
-			op.Parameters = append(op.Parameters, &huma.Param{Name: name, In: "path", Required: true, Schema: &huma.Schema{Type: "string"}})
+	for _, p := range []param{{name: "id", kind: "string"}, {name: "cid", kind: "string"}, {name: "port", kind: "integer"}} {
+		if strings.Contains(op.Path, "{"+p.name+"}") {
+			op.Parameters = append(op.Parameters, &huma.Param{Name: p.name, In: "path", Required: true, Schema: &huma.Schema{Type: p.kind}})
 		}
 	}
 	for _, p := range s.query {

@@ -132,6 +132,22 @@ func (f *face) remove(ctx context.Context, in *removeInput) (*removeOutput, erro
 	return &removeOutput{Status: http.StatusNoContent}, nil
 }
 
+type networkOutput struct {
+	Body sandboxd.NetworkActivity
+}
+
+func (f *face) network(ctx context.Context, in *SandboxPath) (*networkOutput, error) {
+	h, err := f.at(ctx, in.ID)
+	if err != nil {
+		return nil, err
+	}
+	activity, err := h.NetworkActivity(ctx, in.ID)
+	if err != nil {
+		return nil, err
+	}
+	return &networkOutput{Body: activity}, nil
+}
+
 type runtimesOutput struct {
 	Body struct {
 		Runtimes []sandboxd.Runtime `json:"runtimes" nullable:"false"`

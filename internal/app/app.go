@@ -1,6 +1,6 @@
 // Package app composes a role of the program from its parts: what `sandboxd
-// serve` and `sandboxd doctor` are made of, in which order it is opened, and that
-// it is closed in reverse. It decides nothing about a sandbox.
+// serve`, `sandboxd doctor` and `sandboxd selftest` are made of, in which order it
+// is opened, and that it is closed in reverse. It decides nothing about a sandbox.
 package app
 
 import (
@@ -19,7 +19,7 @@ var Version = "dev"
 
 // Main runs one command line and returns the exit code.
 func Main(ctx context.Context, p Process) int {
-	return cli.Main(ctx, p, cli.Roles{Version: version, Serve: serve, Doctor: doctor})
+	return cli.Main(ctx, p, cli.Roles{Version: version, Serve: serve, Doctor: doctor, Selftest: runSelftest})
 }
 
 func version() cli.Version {

@@ -39,19 +39,15 @@ func doctor(ctx context.Context, p Process, o cli.DoctorOptions) error {
 	}
 	defer os.RemoveAll(scratch)
 	works := false
-	for _, name := range realDrivers {
-		f := sandboxd.Fingerprint{}
-		d, err := newDriver(name, driverConfig{Data: scratch, Log: logger(io.Discard, "text")})
-		if err != nil {
-			f.Reason = err.Error()
-		} else {
-			f = d.Fingerprint(ctx)
-			if err := d.Close(); err != nil {
-				return err
-			}
+	cfg := driverConfig{Data: scratch, Engine: p.Getenv("DOCKER_HOST"), Log: logger(io.Discard, "text")}
+	for _, c := range examine(ctx, realDrivers, cfg) {
+		if c.err != nil {
+			c.found.Reason = c.err.Error()
+		} else if err := c.driver.Close(); err != nil {
+			return err
 		}
-		works = works || f.Works
-		found.Drivers = append(found.Drivers, driverCheckup{name, f})
+		works = works || c.found.Works
+		found.Drivers = append(found.Drivers, driverCheckup{c.name, c.found})
 	}
 	if err := found.print(p.Stdout, o.JSON); err != nil {
 		return err

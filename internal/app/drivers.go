@@ -5,31 +5,63 @@ import (
 	"log/slog"
 	"path/filepath"
 	"strings"
+	"sync"
 
 	"sandboxd"
+	"sandboxd/internal/driver/docker"
 	"sandboxd/internal/driver/fake"
 	"sandboxd/internal/driver/process"
 )
 
-// realDrivers isolate something; they are tried in this order, and the first that
-// works is the default.
-var realDrivers = []string{"process"}
+// realDrivers isolate something; they are offered in this order, and the first
+// that works is the default.
+var realDrivers = []string{"process", "docker"}
 
 // driverConfig is what drivers need of a server.
 type driverConfig struct {
-	Data string
-	Log  *slog.Logger
+	Data       string
+	Engine     string // address of the container engine, empty for the default
+	Image      string // of sandboxes in containers that name none
+	OCIRuntime string
+	Log        *slog.Logger
 }
 
 func newDriver(name string, cfg driverConfig) (sandboxd.Driver, error) {
 	switch name {
 	case "process":
-		return process.New(process.Config{DataDir: cfg.Data, RunDir: filepath.Join(cfg.Data, "run"), Log: cfg.Log})
+		return process.Open(process.Config{DataDir: cfg.Data, RunDir: filepath.Join(cfg.Data, "run"), Log: cfg.Log})
+	case "docker":
+		return docker.New(docker.Config{Host: cfg.Engine, DataDir: cfg.Data, Image: cfg.Image, OCIRuntime: cfg.OCIRuntime, Log: cfg.Log})
 	case "fake":
 		return fake.New(fake.NewWorld(fake.Config{})), nil
 	}
-	return nil, sandboxd.Errorf(sandboxd.ClassUnsupported, "this build has no %s driver yet", name).
-		WithHint("use --driver process, which needs root and no daemon")
+	return nil, sandboxd.Errorf(sandboxd.ClassUnsupported, "this build has no %s driver", name)
+}
+
+// candidate is a driver that was looked at.
+type candidate struct {
+	name   string
+	driver sandboxd.Driver
+	found  sandboxd.Fingerprint
+	err    error // it could not be made
+}
+
+// examine makes drivers and has them look at the machine, side by side: some ask a
+// daemon that takes its time.
+func examine(ctx context.Context, names []string, cfg driverConfig) []candidate {
+	all := make([]candidate, len(names))
+	var wg sync.WaitGroup
+	for i, name := range names {
+		wg.Go(func() {
+			c := candidate{name: name}
+			if c.driver, c.err = newDriver(name, cfg); c.err == nil {
+				c.found = c.driver.Fingerprint(ctx)
+			}
+			all[i] = c
+		})
+	}
+	wg.Wait()
+	return all
 }
 
 // chooseDrivers makes the drivers that a server offers. Whoever names one gets it
@@ -42,22 +74,21 @@ func chooseDrivers(ctx context.Context, choice string, cfg driverConfig) ([]sand
 	var drivers []sandboxd.Driver
 	var failed []string
 	var hint string
-	for _, name := range names {
-		d, err := newDriver(name, cfg)
-		if err != nil {
-			return nil, err
-		}
-		f := d.Fingerprint(ctx)
-		if f.Works {
-			drivers = append(drivers, d)
+	for _, c := range examine(ctx, names, cfg) {
+		switch {
+		case c.err != nil:
+			return nil, c.err
+		case c.found.Works:
+			drivers = append(drivers, c.driver)
 			continue
 		}
-		if err := d.Close(); err != nil {
+		if err := c.driver.Close(); err != nil {
 			return nil, err
 		}
-		failed = append(failed, "the "+name+" driver cannot work here: "+f.Reason)
+		cfg.Log.Info("a driver is not offered", "driver", c.name, "reason", c.found.Reason)
+		failed = append(failed, "the "+c.name+" driver cannot work here: "+c.found.Reason)
 		if hint == "" {
-			hint = f.Hint
+			hint = c.found.Hint
 		}
 	}
 	if len(drivers) > 0 {

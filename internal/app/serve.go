@@ -19,13 +19,20 @@ import (
 	"sandboxd/internal/api"
 	"sandboxd/internal/app/datadir"
 	"sandboxd/internal/cli"
+	"sandboxd/internal/egress"
 	"sandboxd/internal/host"
 	"sandboxd/internal/store"
 )
 
 // uids are given to workspaces. They lie above what distributions give to people
-// and services and below the ranges of user namespaces.
-var uids = sandboxd.UIDPool{First: 200000, Last: 265535}
+// and services and below the ranges of user namespaces. An ordinary user can give
+// nobody's but its own.
+func uids() sandboxd.UIDPool {
+	if uid := os.Geteuid(); uid != 0 {
+		return sandboxd.UIDPool{First: uint32(uid), Last: uint32(uid), Shared: true}
+	}
+	return sandboxd.UIDPool{First: 200000, Last: 265535}
+}
 
 // stopAll bounds how long an interrupted server waits for its sandboxes to end.
 const stopAll = 20 * time.Second
@@ -88,7 +95,8 @@ type server struct {
 	opened *closers
 	failed chan error // by listeners
 
-	host *host.Host
+	egress *egress.Proxy
+	host   *host.Host
 }
 
 // open makes every part, lowest first. What was opened before an error is closed
@@ -124,7 +132,8 @@ func (s *server) open(ctx context.Context) error {
 }
 
 func (s *server) openHost(ctx context.Context, dir *datadir.Dir) error {
-	drivers, err := chooseDrivers(ctx, s.o.Driver, driverConfig{Data: dir.Path, Log: s.log})
+	drivers, err := chooseDrivers(ctx, s.o.Driver, driverConfig{Data: dir.Path, Engine: s.p.Getenv("DOCKER_HOST"),
+		Image: s.o.DefaultImage, OCIRuntime: s.o.OCIRuntime, Log: s.log})
 	if err != nil {
 		return err
 	}
@@ -140,8 +149,16 @@ func (s *server) openHost(ctx context.Context, dir *datadir.Dir) error {
 		return err
 	}
 	s.opened.add("store", func(context.Context) error { return db.Close() })
-	s.host, err = host.New(ctx, host.Config{DataDir: dir.Path, Store: db, Drivers: drivers, UIDs: uids,
-		MaxSandboxes: s.o.MaxSandboxes, Ready: s.o.Ready, Log: s.log})
+	if err := s.openEgress(); err != nil {
+		return err
+	}
+	bundle, err := writeBundle(dir, s.o.CABundle)
+	if err != nil {
+		return err
+	}
+	s.host, err = host.New(ctx, host.Config{DataDir: dir.Path, Store: db, Drivers: drivers, UIDs: uids(),
+		MaxSandboxes: s.o.MaxSandboxes, Ready: s.o.Ready, Images: s.o.Images == "any",
+		Egress: s.egress, CABundle: bundle, Trust: s.o.CABundle != "", Log: s.log})
 	if err != nil {
 		return err
 	}
@@ -157,6 +174,7 @@ func (s *server) openListeners(ctx context.Context, dir *datadir.Dir, key, hostT
 		if err != nil {
 			return err
 		}
+		s.protect(addr)
 		s.log.Info("the host's API is up", "address", addr, "token", filepath.Join(dir.Path, datadir.HostTokenFile))
 	}
 	addr, err := listen(ctx, s.o.Listen, api.Control(api.Config{Token: key, OtherToken: hostToken, HostFor: hostFor, AllowedHosts: s.o.AllowedHosts,
@@ -164,6 +182,7 @@ func (s *server) openListeners(ctx context.Context, dir *datadir.Dir, key, hostT
 	if err != nil {
 		return err
 	}
+	s.protect(addr)
 	if s.o.ProtectedBy != "" {
 		s.log.Info("listening beyond this machine", "protected_by", s.o.ProtectedBy)
 	}

@@ -45,6 +45,8 @@ type Roles struct {
 	Version func() Version
 	Serve   func(context.Context, Process, ServeOptions) error
 	Doctor  func(context.Context, Process, DoctorOptions) error
+	// Selftest prints its report; green says whether everything holds.
+	Selftest func(context.Context, Process, SelftestOptions) (green bool, err error)
 }
 
 // Version is what `sandboxd version` says.
@@ -61,9 +63,15 @@ type ServeOptions struct {
 	HostListen      string   `placeholder:"ADDR" setting:"SANDBOXD_HOST_LISTEN" help:"Address of the host's own API for a remote control; off by default."`
 	ProtectedBy     string   `placeholder:"TEXT" setting:"SANDBOXD_PROTECTED_BY" help:"How an address beyond this machine is protected, as 'caddy with TLS'; needed to listen on one."`
 	AllowedHosts    []string `name:"allowed-host" placeholder:"NAME" setting:"SANDBOXD_ALLOWED_HOSTS" help:"Name by which the server may be asked, as that of the proxy before it; repeatable. Addresses and localhost always may."`
-	Driver          string   `default:"auto" enum:"auto,process,docker,fake" setting:"SANDBOXD_DRIVER" help:"How sandboxes are isolated: auto (every driver that works here, process first), process, docker (not in this build yet), or fake, which isolates nothing and is for tests."`
+	Driver          string   `default:"auto" enum:"auto,process,docker,fake" setting:"SANDBOXD_DRIVER" help:"How sandboxes are isolated: auto (every driver that works here, process first), process, docker (containers, by the engine at DOCKER_HOST or its default socket), or fake, which isolates nothing and is for tests."`
+	DefaultImage    string   `name:"default-image" placeholder:"REF" setting:"SANDBOXD_DEFAULT_IMAGE" help:"Image of sandboxes in containers that name none."`
+	OCIRuntime      string   `name:"oci-runtime" placeholder:"NAME" setting:"SANDBOXD_OCI_RUNTIME" help:"OCI runtime of containers that name none, as runsc; the engine's default otherwise."`
+	Images          string   `default:"any" enum:"any,none" setting:"SANDBOXD_IMAGES" help:"Which images and OCI runtimes a holder of the API key may name: any, the default, or none."`
 	MaxSandboxes    int      `default:"${max_sandboxes}" setting:"SANDBOXD_MAX_SANDBOXES" help:"Most sandboxes that run at once, ${default} by default; stopped ones do not count."`
 	Ready           int      `placeholder:"N" default:"8" setting:"SANDBOXD_READY" help:"Most environments that are kept ready for sandboxes that will be opened, ${default} by default; how many are follows what is opened, and each counts as a sandbox that runs until one needs its place. 0 for none."`
+	EgressAllow     []string `name:"egress-allow-address" placeholder:"ADDR" setting:"SANDBOXD_EGRESS_ALLOW_ADDRESS" help:"Address or prefix that sandboxes with the network proxy may reach although it is private or this machine's, as 10.1.2.0/24 or 192.0.2.7:443; repeatable."`
+	EgressUpstream  string   `placeholder:"URL" setting:"SANDBOXD_EGRESS_UPSTREAM" help:"Proxy through which they reach the outside, as http://proxy:3128; none by default."`
+	CABundle        string   `name:"ca-bundle" type:"path" placeholder:"FILE" setting:"SANDBOXD_CA_BUNDLE" help:"Certificates (PEM) that programs in sandboxes trust beside the machine's own."`
 	StopOnInterrupt bool     `help:"Stop every sandbox on SIGINT, as on a terminal."`
 	LogFormat       string   `default:"text" enum:"text,json" setting:"SANDBOXD_LOG_FORMAT" help:"Log lines as text or json."`
 }
@@ -104,20 +112,24 @@ func (c *versionCmd) Run(p Process, r Roles) error {
 }
 
 type grammar struct {
-	Serve   serveCmd   `cmd:"" help:"Run the server: API and sandboxes in one process."`
-	Run     runCmd     `cmd:"" help:"Run one command in a fresh sandbox and delete it."`
-	Create  createCmd  `cmd:"" help:"Create a sandbox, or attach to the one of a key."`
-	Exec    execCmd    `cmd:"" help:"Run a command in a sandbox; its exit status is passed on."`
-	Shell   shellCmd   `cmd:"" help:"Open a login shell in a sandbox."`
-	Cp      cpCmd      `cmd:"" help:"Copy files or directories in or out."`
-	Ls      lsCmd      `cmd:"" help:"List files of a workspace."`
-	Ps      psCmd      `cmd:"" help:"List sandboxes, or the commands of one."`
-	Logs    logsCmd    `cmd:"" help:"Print the output of a command."`
-	Stop    stopCmd    `cmd:"" help:"Stop sandboxes and keep their files, or stop one command."`
-	Rm      rmCmd      `cmd:"" help:"Delete sandboxes with their files."`
-	MCP     mcpCmd     `cmd:"" name:"mcp" help:"Serve MCP on stdin and stdout: one sandbox for one agent."`
-	Doctor  doctorCmd  `cmd:"" help:"Say how well this machine can isolate, line by line."`
-	Version versionCmd `cmd:"" help:"Print the version."`
+	Serve      serveCmd      `cmd:"" help:"Run the server: API and sandboxes in one process."`
+	Run        runCmd        `cmd:"" help:"Run one command in a fresh sandbox and delete it."`
+	Create     createCmd     `cmd:"" help:"Create a sandbox, or attach to the one of a key."`
+	Exec       execCmd       `cmd:"" help:"Run a command in a sandbox; its exit status is passed on."`
+	Shell      shellCmd      `cmd:"" help:"Open a login shell in a sandbox."`
+	Cp         cpCmd         `cmd:"" help:"Copy files or directories in or out."`
+	Ls         lsCmd         `cmd:"" help:"List files of a workspace."`
+	Ps         psCmd         `cmd:"" help:"List sandboxes, or the commands of one."`
+	Logs       logsCmd       `cmd:"" help:"Print the output of a command."`
+	Network    networkCmd    `cmd:"" help:"Say what a sandbox's proxy let through and what it refused, and why."`
+	Port       portCmd       `cmd:"" help:"Reach a port of a sandbox on 127.0.0.1 here, or list its ports."`
+	Stop       stopCmd       `cmd:"" help:"Stop sandboxes and keep their files, or stop one command."`
+	Rm         rmCmd         `cmd:"" help:"Delete sandboxes with their files."`
+	MCP        mcpCmd        `cmd:"" name:"mcp" help:"Serve MCP on stdin and stdout: one sandbox for one agent."`
+	Doctor     doctorCmd     `cmd:"" help:"Say how well this machine can isolate, line by line."`
+	Selftest   selftestCmd   `cmd:"" help:"Try to break out of sandboxes of its own, and say what holds on this machine."`
+	Completion completionCmd `cmd:"" help:"Print a completion script for a shell."`
+	Version    versionCmd    `cmd:"" help:"Print the version."`
 }
 
 // server says which server a client command talks to.

@@ -51,6 +51,9 @@ func (c *runCmd) Run(ctx context.Context, p Process) (err error) {
 	}
 	req := c.request()
 	req.Env, spec.Env = spec.Env, nil
+	// The command starts it: one that cannot be started is then deleted like any other.
+	cold := false
+	req.Start = &cold
 	sb, _, err := host.Open(ctx, req)
 	if err != nil {
 		return err

@@ -47,15 +47,24 @@ func resolve(ctx context.Context, host sandboxd.Host, ref string) (sandboxd.Sand
 type openFlags struct {
 	Driver  string            `placeholder:"NAME" help:"Driver, the server's first by default."`
 	Runtime string            `placeholder:"NAME" help:"Runtime, machine by default."`
+	Image   string            `placeholder:"REF" help:"Image to run in, as python:3.12-slim; needs the docker driver."`
+	OCI     string            `name:"oci-runtime" placeholder:"NAME" help:"How its container is isolated, as runsc."`
 	Memory  bytesFlag         `placeholder:"SIZE" help:"Memory, as 512M; 1G by default."`
 	CPUs    float64           `name:"cpus" placeholder:"N" help:"Cores; 2 by default."`
 	PIDs    int64             `name:"pids" placeholder:"N" help:"Processes and threads; 512 by default."`
 	Tmp     bytesFlag         `placeholder:"SIZE" help:"Size of /tmp; 64M by default."`
 	Labels  map[string]string `name:"label" mapsep:"none" placeholder:"K=V" help:"Attach a label; repeatable."`
+	Net     string            `enum:",none,proxy" default:"" placeholder:"MODE" help:"Network: none, the default, or proxy, which reaches what --allow says."`
+	Allow   []string          `sep:"none" placeholder:"HOST" help:"What the proxy lets through: host, *.host, * for everything public, an address or a prefix, each with :PORT or without; repeatable, implies --net proxy."`
+	Deny    []string          `sep:"none" placeholder:"HOST" help:"What it refuses although --allow lets it through; repeatable."`
 }
 
 func (f openFlags) request() sandboxd.OpenRequest {
-	return sandboxd.OpenRequest{Runtime: f.Runtime, Driver: f.Driver, Labels: f.Labels,
+	network := sandboxd.Network{Mode: sandboxd.NetworkMode(f.Net), Allow: f.Allow, Deny: f.Deny}
+	if f.Net == "" && len(f.Allow)+len(f.Deny) > 0 {
+		network.Mode = sandboxd.NetworkProxy
+	}
+	return sandboxd.OpenRequest{Runtime: f.Runtime, Driver: f.Driver, Image: f.Image, OCIRuntime: f.OCI, Labels: f.Labels, Network: network,
 		Limits: sandboxd.Limits{MemoryBytes: int64(f.Memory), CPUs: f.CPUs, PIDs: f.PIDs, TmpBytes: int64(f.Tmp)}}
 }
 

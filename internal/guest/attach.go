@@ -21,6 +21,9 @@ func Attach(ctx context.Context, conn io.ReadWriteCloser, opts Options) (*Link, 
 	if opts.MaxVersion == 0 {
 		opts.MinVersion, opts.MaxVersion = wire.MinVersion, wire.MaxVersion
 	}
+	if c, ok := conn.(sandboxd.Continued); ok && c.Continued() {
+		opts.Flush = true
+	}
 	var raw [8]byte
 	if _, err := rand.Read(raw[:]); err != nil {
 		conn.Close()
@@ -30,7 +33,7 @@ func Attach(ctx context.Context, conn io.ReadWriteCloser, opts Options) (*Link, 
 		conn: conn, opts: opts, nonce: binary.LittleEndian.Uint64(raw[:]),
 		writing: make(chan struct{}, 1), replies: make(chan wire.Frame, replies),
 		broken: make(chan struct{}), done: make(chan struct{}),
-		byNumber: map[uint32]*command{}, byID: map[string]*command{}, pings: map[uint64]chan struct{}{},
+		byNumber: map[uint32]*command{}, byID: map[string]*command{}, pings: map[uint64]chan struct{}{}, asked: map[uint64]chan sandboxd.PortList{},
 	}
 	l.w = wire.NewWriter(conn, l.nonce)
 	l.streams = wire.NewStreams(true, wire.StreamLimits{Local: wire.MaxDials, Remote: wire.MaxServices},
@@ -90,7 +93,7 @@ func (l *Link) shake(r *wire.Reader) error {
 func (l *Link) sync() error {
 	body, err := json.Marshal(wire.Sync{
 		Min: l.opts.MinVersion, Max: l.opts.MaxVersion, Flush: l.opts.Flush,
-		Proof: wire.Proof(l.opts.Nonce, wire.SideHost, l.nonce),
+		Proof: wire.Proof(l.opts.Nonce, wire.SideHost, l.nonce), Listen: l.opts.Listen,
 	})
 	if err != nil {
 		return err
@@ -156,6 +159,7 @@ func (l *Link) checkAck(body []byte) error {
 	if ack.Version < l.opts.MinVersion || ack.Version > l.opts.MaxVersion {
 		return violation("the init chose version %d", ack.Version)
 	}
+	l.version = ack.Version
 	return nil
 }
 

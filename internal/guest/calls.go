@@ -3,7 +3,6 @@ package guest
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"net"
 	"os"
 	"syscall"
@@ -116,7 +115,7 @@ func (l *Link) Start(ctx context.Context, start wire.Start, groups []*os.File) e
 	case <-l.broken:
 		return l.Err()
 	case <-ctx.Done():
-		l.background(wire.Frame{Type: wire.TypeSignal, Number: c.number, Arg: uint64(syscall.SIGKILL)})
+		l.background(wire.Frame{Type: wire.TypeSignal, Flags: wire.FlagWhole, Number: c.number, Arg: uint64(syscall.SIGKILL)})
 		l.Forget(start.ID)
 		return unavailable(ctx.Err(), "the command was not started in time")
 	}
@@ -235,6 +234,17 @@ func (l *Link) Signal(ctx context.Context, command string, sig int) error {
 	return l.send(ctx, nil, wire.Frame{Type: wire.TypeSignal, Number: c.number, Arg: uint64(sig)})
 }
 
+// End is Signal for a command that is to end with all that it started; see
+// wire.FlagWhole. It does not wait. Where the command has a cgroup, ending that is
+// left to the caller.
+func (l *Link) End(ctx context.Context, command string, sig syscall.Signal) error {
+	c, err := l.find(command)
+	if err != nil {
+		return err
+	}
+	return l.send(ctx, nil, wire.Frame{Type: wire.TypeSignal, Flags: wire.FlagWhole, Number: c.number, Arg: uint64(sig)})
+}
+
 // Resize sets the size of a command's terminal; without one it does nothing.
 func (l *Link) Resize(ctx context.Context, command string, size sandboxd.TTY) error {
 	c, err := l.find(command)
@@ -257,25 +267,6 @@ func (l *Link) Forget(command string) {
 	c.remove()
 	l.mu.Unlock()
 	l.background(wire.Frame{Type: wire.TypeForget, Number: c.number})
-}
-
-// Dial connects to a port of the sandbox's loopback. ClassUnavailable when nothing
-// listens there; ClassCapacity with too many connections open.
-func (l *Link) Dial(ctx context.Context, port uint16) (Stream, error) {
-	if port == 0 {
-		return nil, sandboxd.Invalid("port", "is 0")
-	}
-	st, err := l.streams.Open(ctx, wire.Frame{Type: wire.TypeDial, Arg: uint64(port)})
-	var refused *wire.Refused
-	switch {
-	case err == nil:
-		return st, nil
-	case errors.Is(err, wire.ErrTooMany):
-		return nil, sandboxd.Errorf(sandboxd.ClassCapacity, "%d connections to this sandbox are open", wire.MaxDials)
-	case errors.As(err, &refused):
-		return nil, unavailable(err, "nothing answers on this port of the sandbox")
-	}
-	return nil, unavailable(err, "the port was not reached")
 }
 
 // Ping waits for the init to answer.

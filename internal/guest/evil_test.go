@@ -39,7 +39,7 @@ func (e *evil) sync(known ...wire.Frame) bool {
 	}
 	e.nonce = f.Nonce
 	e.w = wire.NewWriter(e.conn, f.Nonce)
-	ack, _ := json.Marshal(wire.SyncAck{Version: 1})
+	ack, _ := json.Marshal(wire.SyncAck{Version: wire.MaxVersion})
 	frames := append([]wire.Frame{{Type: wire.TypeSyncAck, Payload: ack}}, known...)
 	return e.w.SendAll(append(frames, wire.Frame{Type: wire.TypeKnownEnd})...) == nil
 }
@@ -190,8 +190,8 @@ func TestEvilInit(t *testing.T) {
 			handler := stalled{make(chan struct{})}
 			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 			defer cancel()
-			l, err := guest.Attach(ctx, h, guest.Options{Handler: handler, Have: func(string) (int64, bool) { return 0, true }, Services: map[string]func(io.ReadWriteCloser){
-				"sink": func(rw io.ReadWriteCloser) { <-handler.release },
+			l, err := guest.Attach(ctx, h, guest.Options{Handler: handler, Have: func(string) (int64, bool) { return 0, true }, Services: map[string]func(guest.Stream){
+				"sink": func(rw guest.Stream) { <-handler.release },
 			}})
 			if err == nil {
 				for l.Err() == nil && ctx.Err() == nil {

@@ -25,6 +25,9 @@ func FuzzHostLink(f *testing.F) {
 	f.Add(frame(wire.TypeService, 0, 1, 0, "s"))
 	f.Add(append(frame(wire.TypeService, 0, 1, 0, "s"), frame(wire.TypeStreamData, 0, 1, 0, "data")...))
 	f.Add(frame(wire.TypeStdinCredit, 0, 1, 200, ""))
+	f.Add(append(frame(wire.TypeOpened, 0, 2, 0, ""), append(frame(wire.TypeStreamData, 0, 2, 0, "data"), frame(wire.TypeStreamClose, wire.FlagReset, 2, 0, "")...)...))
+	f.Add(append(frame(wire.TypeOpened, 0, 2, 0, ""), append(frame(wire.TypeStreamEnd, 0, 2, 0, ""), frame(wire.TypeStreamCredit, 0, 2, 9, "")...)...))
+	f.Add(frame(wire.TypePortList, 0, 0, 1, `{"ports":[{"port":1,"address":"::","name":"x"}]}`))
 	f.Add([]byte{0xf7, 'S', 'b', 0x9d})
 	f.Fuzz(func(t *testing.T, script []byte) {
 		h, g := net.Pipe()
@@ -37,7 +40,7 @@ func FuzzHostLink(f *testing.F) {
 				return
 			}
 			w := wire.NewWriter(g, first.Nonce)
-			ack, _ := json.Marshal(wire.SyncAck{Version: 1})
+			ack, _ := json.Marshal(wire.SyncAck{Version: wire.MaxVersion})
 			if w.SendAll(wire.Frame{Type: wire.TypeSyncAck, Payload: ack}, known(1, "c", 0, 0), wire.Frame{Type: wire.TypeKnownEnd}) != nil {
 				return
 			}
@@ -53,10 +56,17 @@ func FuzzHostLink(f *testing.F) {
 		})
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 		defer cancel()
-		l, err := guest.Attach(ctx, h, guest.Options{Handler: guesttest.NewSink(), Services: map[string]func(io.ReadWriteCloser){
-			"s": func(rw io.ReadWriteCloser) { io.Copy(rw, rw) },
+		l, err := guest.Attach(ctx, h, guest.Options{Handler: guesttest.NewSink(), Services: map[string]func(guest.Stream){
+			"s": func(rw guest.Stream) { io.Copy(rw, rw) },
 		}})
 		if err == nil {
+			work.Go(func() {
+				if st, err := l.Dial(ctx, 80); err == nil {
+					io.Copy(st, st)
+					st.Close()
+				}
+			})
+			work.Go(func() { l.Ports(ctx) })
 			<-l.Done()
 			if l.Err() == nil {
 				t.Error("a link ended without a reason")

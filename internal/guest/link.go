@@ -37,9 +37,12 @@ type Options struct {
 	Have func(command string) (int64, bool)
 	// Services are what the init may open streams to, by name. Each stream is
 	// served by a goroutine and closed when the function returns.
-	Services map[string]func(io.ReadWriteCloser)
+	Services map[string]func(Stream)
+	// Listen has the init listen on ports of the sandbox's loopback: each connection
+	// becomes a stream to the service. A port that is taken inside fails the attach.
+	Listen map[string]uint16
 	// Flush begins with zeros that complete what a dead host left unfinished; for
-	// connections that outlive a host.
+	// connections that outlive a host. A sandboxd.Continued sets it by itself.
 	Flush bool
 	// MinVersion and MaxVersion override what is spoken.
 	MinVersion, MaxVersion int
@@ -57,10 +60,14 @@ type StartError struct{ Exit wire.Exit }
 
 func (e *StartError) Error() string { return "the command could not be run: " + e.Exit.Error }
 
-// Stream is a forwarded connection. CloseWrite ends the data of this side only.
+// Stream is a forwarded connection. A read that meets a reset is wire.ErrReset.
 type Stream interface {
-	io.ReadWriteCloser
-	CloseWrite() error
+	sandboxd.PortConn
+	// Done is closed when the stream is given up as a whole, by either side or with
+	// the link.
+	Done() <-chan struct{}
+	SetReadDeadline(time.Time) error
+	SetWriteDeadline(time.Time) error
 }
 
 // Bounds of a link on the host's side.
@@ -79,6 +86,7 @@ type Link struct {
 	conn     io.ReadWriteCloser
 	opts     Options
 	nonce    uint64
+	version  int // of the protocol, as both speak it
 	w        *wire.Writer
 	writing  chan struct{} // holds one token: the right to write
 	stall    *time.Timer
@@ -101,6 +109,7 @@ type Link struct {
 	later    *time.Timer
 	pings    map[uint64]chan struct{}
 	ping     uint64
+	asked    map[uint64]chan sandboxd.PortList
 }
 
 // Commands are the init's commands as reported at attach, in no order.
@@ -239,6 +248,8 @@ func (l *Link) handle(f wire.Frame) error {
 			return nil
 		}
 		return l.useless(f) // nobody waits for it any more, or ever did
+	case wire.TypePortList:
+		return l.hearPorts(f)
 	case wire.TypeReset:
 		return sandboxd.Errorf(sandboxd.ClassUnavailable, "the init gave the link up: %q", f.Payload)
 	case wire.TypeService:

@@ -5,6 +5,7 @@ import (
 	"sync"
 
 	"sandboxd"
+	"sandboxd/internal/egress"
 )
 
 // box is one id on this host. Its lifecycle operations run one at a time, on a
@@ -26,6 +27,7 @@ type box struct {
 	mu    sync.Mutex
 	env   *environment
 	files sandboxd.Files
+	gate  *egress.Gate // of a sandbox with a proxy, once it was needed
 }
 
 func newBox(h *Host, rec sandboxd.SandboxRecord, d sandboxd.Driver) *box {

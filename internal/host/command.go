@@ -46,6 +46,8 @@ type command struct {
 	adopted bool        // started by a former process
 	over    atomic.Bool // its init said so when the link began; the ending follows
 
+	killsBefore int64 // what the driver had counted of MemoryKills when it began
+
 	lastOutput atomic.Int64 // nanoseconds of Host.uptime
 	followers  atomic.Int64
 	left       atomic.Int64 // when the last follower left, as lastOutput
@@ -95,10 +97,7 @@ func (h *Host) StartCommand(ctx context.Context, id string, spec sandboxd.Comman
 	ctx = context.WithoutCancel(ctx)
 	cmd, started, err := env.run(ctx, spec)
 	if err != nil {
-		// What a delete overtook failed because of it.
-		if _, gone := h.record(ctx, id); sandboxd.ClassOf(gone) == sandboxd.ClassGone && gone != nil {
-			err = gone
-		}
+		err = h.overtaken(ctx, id, err)
 	}
 	return cmd, started, err
 }
@@ -209,12 +208,20 @@ func (c *command) begin(ctx context.Context) (*guest.Link, error) {
 		return nil, err
 	}
 	var files []*os.File
-	if groups, ok := c.env.b.driver.(sandboxd.CommandGroups); ok {
+	groups, ok := c.env.b.driver.(sandboxd.CommandGroups)
+	if !ok && c.spec.Limits != (sandboxd.CommandLimits{}) {
+		return nil, sandboxd.Errorf(sandboxd.ClassUnsupported, "a command cannot be given limits of its own here").
+			WithHint("they need cgroups; `sandboxd doctor` says why there are none")
+	}
+	if ok {
 		files, err = groups.CreateGroup(ctx, c.env.b.id, c.id, c.spec.Limits)
 		if err != nil {
 			return nil, err
 		}
 		c.group = true
+	}
+	if kills, ok := c.env.b.driver.(sandboxd.MemoryKills); ok {
+		c.killsBefore = kills.MemoryKills(c.env.b.id)
 	}
 	argv := c.spec.Argv
 	if c.spec.Shell != "" {
@@ -223,6 +230,9 @@ func (c *command) begin(ctx context.Context) (*guest.Link, error) {
 	start := wire.Start{
 		ID: c.id, Argv: argv, Env: c.env.environ(c.spec), Cwd: inWorkDir(c.spec.Cwd),
 		Stdin: len(c.spec.Stdin) > 0 || c.spec.StdinOpen, Wait: string(c.spec.Wait), Groups: len(files),
+	}
+	if !c.group {
+		start.Env = append(start.Env, wire.MarkVariable+"="+c.id)
 	}
 	if t := c.spec.TTY; t != nil {
 		start.TTY, start.Cols, start.Rows = true, t.Cols, t.Rows
@@ -423,7 +433,7 @@ func (c *command) end(cause sandboxd.Cause, grace time.Duration) {
 	defer cancel()
 	link, err := c.env.connected(ctx)
 	if err == nil && grace > 0 {
-		if err := link.Signal(ctx, c.id, int(syscall.SIGTERM)); err == nil {
+		if err := link.End(ctx, c.id, syscall.SIGTERM); err == nil {
 			t := time.NewTimer(grace)
 			select {
 			case <-c.done:
@@ -435,10 +445,8 @@ func (c *command) end(cause sandboxd.Cause, grace time.Duration) {
 	}
 	if c.group {
 		c.killGroup(ctx)
-	} else if link != nil && !c.isDone() {
-		if err := link.Signal(ctx, c.id, int(syscall.SIGKILL)); err != nil {
-			c.env.b.h.log.Warn("command not killed", "sandbox", c.env.b.id, "command", c.id, "err", err)
-		}
+	} else if !c.isDone() {
+		c.killTree(ctx)
 	}
 	select {
 	case <-c.done:
@@ -446,6 +454,17 @@ func (c *command) end(cause sandboxd.Cause, grace time.Duration) {
 		if c.env.ctx.Err() == nil {
 			c.finish(sandboxd.Ending{Cause: cause, Message: "it was killed and its init did not report the end", At: time.Now().UTC()})
 		}
+	}
+}
+
+// killTree ends what is known to be of a command that has no cgroup.
+func (c *command) killTree(ctx context.Context) {
+	link, err := c.env.connected(ctx)
+	if err == nil {
+		err = link.End(ctx, c.id, syscall.SIGKILL)
+	}
+	if err != nil && c.env.ctx.Err() == nil {
+		c.env.b.h.log.Warn("command not killed", "sandbox", c.env.b.id, "command", c.id, "err", err)
 	}
 }
 

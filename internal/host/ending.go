@@ -21,10 +21,14 @@ func (c *command) ended(exit wire.Exit) {
 	if c.isDone() {
 		return
 	}
-	if c.group && c.intended() != "" {
+	if c.intended() != "" {
 		// The leader obeyed before the grace was over; the rest of the tree goes
 		// now, so that the ending says what is true when it is read.
-		c.killGroup(c.env.ctx)
+		if c.group {
+			c.killGroup(c.env.ctx)
+		} else {
+			c.killTree(c.env.ctx)
+		}
 	}
 	c.finish(c.explain(exit))
 }
@@ -119,6 +123,9 @@ func (c *command) explain(exit wire.Exit) sandboxd.Ending {
 		if use.OOMInSandbox {
 			e.Limit += ", of the whole sandbox"
 		}
+	case killed && !counted && c.memoryKilled():
+		e.Cause = sandboxd.CauseMemory
+		e.Limit = fmt.Sprintf("%d bytes of memory, of the whole sandbox", c.env.memory)
 	case aborted && c.saidLast("JavaScript heap out of memory"):
 		e.Cause = sandboxd.CauseMemory
 		e.Limit = "the JavaScript heap"
@@ -135,6 +142,33 @@ func (c *command) explain(exit wire.Exit) sandboxd.Ending {
 		e.Remedy = remedyOf(e.Cause)
 	}
 	return e
+}
+
+// newsTime is how long after a kill for memory a driver may not know of it yet.
+const newsTime = 250 * time.Millisecond
+
+// memoryKilled says whether the kernel killed something of the sandbox for memory
+// while the command ran, where only the driver hears of that. It waits a moment
+// for the news.
+func (c *command) memoryKilled() bool {
+	d, ok := c.env.b.driver.(sandboxd.MemoryKills)
+	if !ok {
+		return false
+	}
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for late := time.After(newsTime); ; {
+		if d.MemoryKills(c.env.b.id) > c.killsBefore {
+			return true
+		}
+		select {
+		case <-tick.C:
+		case <-late:
+			return false
+		case <-c.env.ctx.Done():
+			return false
+		}
+	}
 }
 
 // signalName is a signal's name; one of the real-time signals, which have none that
@@ -193,7 +227,7 @@ func remedyOf(cause sandboxd.Cause) string {
 		return "free space on the host's disk, or remove files of the workspace"
 	case sandboxd.CauseOrphaned:
 		return "run it in the background to keep it without a follower"
-	case sandboxd.CauseEnvironment, sandboxd.CauseHostRestart:
+	case sandboxd.CauseEnvironment, sandboxd.CauseHostRestart, sandboxd.CauseEngine, sandboxd.CauseRemoved:
 		return "start the sandbox again; its files are kept"
 	}
 	return ""

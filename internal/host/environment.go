@@ -3,11 +3,13 @@ package host
 import (
 	"context"
 	"slices"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
 
 	"sandboxd"
+	"sandboxd/internal/egress"
 	"sandboxd/internal/guest"
 	"sandboxd/internal/guest/wire"
 )
@@ -19,6 +21,8 @@ type environment struct {
 	generation int64
 	nonce      string
 	vars       map[string]string
+	gate       *egress.Gate // nil without a network
+	memory     int64        // limit of the sandbox, in bytes
 
 	ctx    context.Context // ends with detach
 	detach context.CancelFunc
@@ -32,13 +36,17 @@ type environment struct {
 
 var _ guest.Handler = (*environment)(nil)
 
-func newEnvironment(b *box, rec sandboxd.SandboxRecord) *environment {
+func newEnvironment(b *box, rec sandboxd.SandboxRecord) (*environment, error) {
+	gate, err := b.openGate(rec.Network)
+	if err != nil {
+		return nil, err
+	}
 	env := &environment{
-		b: b, generation: rec.Generation, nonce: rec.Nonce, vars: rec.Env,
+		b: b, generation: rec.Generation, nonce: rec.Nonce, vars: rec.Env, gate: gate, memory: rec.Limits.MemoryBytes,
 		up: make(chan struct{}), gone: make(chan struct{}), commands: map[string]*command{},
 	}
 	env.ctx, env.detach = context.WithCancel(b.h.ctx)
-	return env
+	return env, nil
 }
 
 // attachTimeout bounds one attempt to reach an init. A healthy one answers in a
@@ -54,7 +62,9 @@ func (e *environment) attach(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	link, err := guest.Attach(ctx, conn, guest.Options{Nonce: e.nonce, Handler: e, Have: e.have})
+	opts := guest.Options{Nonce: e.nonce, Handler: e, Have: e.have}
+	e.offerNetwork(&opts)
+	link, err := guest.Attach(ctx, conn, opts)
 	if err != nil {
 		conn.Close()
 		return err
@@ -76,7 +86,7 @@ func (e *environment) attach(ctx context.Context) error {
 			// Its ending is stored, perhaps just now, or its record never was: nobody
 			// waits for it.
 			if !state.Ended {
-				if err := link.Signal(ctx, state.ID, int(syscall.SIGKILL)); err != nil {
+				if err := link.End(ctx, state.ID, syscall.SIGKILL); err != nil {
 					e.b.h.log.Warn("unknown command not ended", "sandbox", e.b.id, "command", state.ID, "err", err)
 				}
 			}
@@ -246,6 +256,25 @@ func (e *environment) forget(id string) {
 	}
 }
 
+// imageVars are what the image sets, but for who runs and where.
+func (e *environment) imageVars() map[string]string {
+	images, ok := e.b.driver.(sandboxd.Images)
+	if !ok {
+		return nil
+	}
+	vars := map[string]string{}
+	for _, kv := range images.Environ(e.b.id) {
+		switch k, v, _ := strings.Cut(kv, "="); k {
+		case "HOME", "USER", "LOGNAME", "SHELL":
+		case "PATH":
+			vars[k] = sandboxd.HomeDir + "/.local/bin:" + v
+		default:
+			vars[k] = v
+		}
+	}
+	return vars
+}
+
 // environ is the whole environment of a command: nothing is added inside.
 func (e *environment) environ(spec sandboxd.CommandSpec) []string {
 	all := map[string]string{
@@ -255,7 +284,10 @@ func (e *environment) environ(spec sandboxd.CommandSpec) []string {
 	if spec.TTY != nil {
 		all["TERM"] = "xterm-256color"
 	}
-	for _, m := range []map[string]string{e.vars, spec.Env} {
+	for k, v := range e.imageVars() {
+		all[k] = v
+	}
+	for _, m := range []map[string]string{e.networkVars(), e.vars, spec.Env} {
 		for k, v := range m {
 			all[k] = v
 		}

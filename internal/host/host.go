@@ -22,6 +22,7 @@ import (
 
 	"sandboxd"
 	"sandboxd/internal/clock"
+	"sandboxd/internal/egress"
 	"sandboxd/internal/workspace"
 )
 
@@ -39,9 +40,18 @@ type Config struct {
 	// Ready is how many environments each driver that has a pool may keep ready, as
 	// long as there are places for them. 0 means none.
 	Ready int
+	// Images lets callers name an image and an OCI runtime, where a driver has them.
+	Images bool
 	// OrphanGrace is how long an environment that no record explains is left alone
 	// after start. 0 means 30 s.
 	OrphanGrace time.Duration
+	// Egress connects what sandboxes with a proxy ask for. Nil means one that lets
+	// public addresses through and no others; the host closes only that.
+	Egress *egress.Proxy
+	// CABundle is a file of certificates that every sandbox is shown; "" for none.
+	// With Trust its commands are told to use it, instead of what they know.
+	CABundle string
+	Trust    bool
 	// Clock tells the moments that are kept. nil means this machine's.
 	Clock clock.Clock
 	Log   *slog.Logger
@@ -62,8 +72,9 @@ type Host struct {
 	cancel context.CancelFunc
 	work   sync.WaitGroup
 
-	naming keyLocks
-	former map[string]bool // ids that were there when the host began; set once
+	naming      keyLocks
+	former      map[string]bool // ids that were there when the host began; set once
+	closeEgress func() error
 
 	mu     sync.Mutex
 	boxes  map[string]*box
@@ -98,10 +109,16 @@ func New(ctx context.Context, cfg Config) (*Host, error) {
 	if err != nil {
 		return nil, fmt.Errorf("workspaces: %w", err)
 	}
+	closeEgress := func() error { return nil }
+	if cfg.Egress == nil {
+		cfg.Egress = egress.New(egress.Config{})
+		closeEgress = cfg.Egress.Close
+	}
 	proven := make(chan error, 1)
 	go func() { proven <- root.ProveOwners(cfg.UIDs) }()
 	h := &Host{
-		cfg: cfg, store: cfg.Store, root: root, log: cfg.Log, clock: cfg.Clock, began: time.Now(), late: make(chan struct{}, 1),
+		closeEgress: closeEgress,
+		cfg:         cfg, store: cfg.Store, root: root, log: cfg.Log, clock: cfg.Clock, began: time.Now(), late: make(chan struct{}, 1),
 		drivers: map[string]sandboxd.Driver{},
 		boxes:   map[string]*box{}, places: map[string]bool{},
 	}
@@ -131,9 +148,10 @@ func (h *Host) Close() error {
 		if env := b.environment(); env != nil {
 			env.detach()
 		}
+		b.closeGate()
 	}
 	h.work.Wait()
-	return nil
+	return h.closeEgress()
 }
 
 // StopAll ends every environment; files stay.

@@ -36,7 +36,8 @@ func (h *Host) Open(ctx context.Context, req sandboxd.OpenRequest) (sandboxd.San
 	rec := sandboxd.SandboxRecord{
 		Sandbox: sandboxd.Sandbox{
 			ID: sandboxd.NewID(), Key: req.Key, State: sandboxd.StateCold, Driver: req.Driver, Runtime: req.Runtime,
-			CreatedAt: time.Now().UTC().Truncate(time.Microsecond), Limits: req.Limits, Labels: maps.Clone(req.Labels),
+			Image: req.Image, OCIRuntime: req.OCIRuntime,
+			CreatedAt: time.Now().UTC().Truncate(time.Microsecond), Limits: req.Limits, Network: req.Network, Labels: maps.Clone(req.Labels),
 		},
 		Env: maps.Clone(req.Env),
 	}
@@ -177,6 +178,7 @@ func (h *Host) finishDelete(b *box) {
 	h.mu.Lock()
 	delete(h.boxes, b.id)
 	h.mu.Unlock()
+	b.closeGate()
 }
 
 func (h *Host) journalDir(id string) string { return filepath.Join(h.cfg.DataDir, "journal", id) }
@@ -185,7 +187,8 @@ func (h *Host) journalDir(id string) string { return filepath.Join(h.cfg.DataDir
 func (b *box) makeFiles(rec sandboxd.SandboxRecord) error {
 	return b.h.root.Create(workspace.Meta{
 		ID: rec.ID, Key: rec.Key, UID: rec.UID, CreatedAt: rec.CreatedAt,
-		Runtime: rec.Runtime, Driver: rec.Driver, Limits: rec.Limits, Labels: rec.Labels,
+		Runtime: rec.Runtime, Driver: rec.Driver, Limits: rec.Limits, Network: rec.Network, Labels: rec.Labels,
+		Image: rec.Image, OCIRuntime: rec.OCIRuntime,
 	})
 }
 
@@ -257,13 +260,18 @@ func (b *box) startLocked(ctx context.Context) (sandboxd.SandboxRecord, error) {
 func (b *box) launch(ctx context.Context, rec sandboxd.SandboxRecord) (sandboxd.SandboxRecord, error) {
 	work, home := b.h.root.Dirs(rec.Key)
 	handle, err := b.driver.Start(ctx, sandboxd.EnvironmentSpec{
-		ID: rec.ID, Generation: rec.Generation, Workspace: work, Home: home, UID: rec.UID,
+		ID: rec.ID, Generation: rec.Generation, Workspace: work, Home: home, CABundle: b.h.cfg.CABundle, UID: rec.UID,
 		Hostname: "sandbox", Limits: rec.Limits, Nonce: rec.Nonce,
+		Image: rec.Image, OCIRuntime: rec.OCIRuntime,
 	})
 	if err != nil {
 		return rec, err
 	}
 	fpStartMade.Hit()
+	env, err := newEnvironment(b, rec)
+	if err != nil {
+		return rec, err
+	}
 	// The record is written while the link is made: neither waits for the other, and
 	// nobody is told of this before both are done.
 	written := make(chan outcome, 1)
@@ -275,7 +283,6 @@ func (b *box) launch(ctx context.Context, rec sandboxd.SandboxRecord) (sandboxd.
 		})
 		written <- o
 	}()
-	env := newEnvironment(b, rec)
 	err = env.attach(ctx)
 	o := <-written
 	fpStartHandle.Hit()

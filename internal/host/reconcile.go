@@ -96,7 +96,10 @@ func (h *Host) adopt(ctx context.Context, b *box, rec sandboxd.SandboxRecord) er
 		}
 		return h.settleCold(ctx, b, ending)
 	}
-	env := newEnvironment(b, rec)
+	env, err := newEnvironment(b, rec)
+	if err != nil {
+		return err
+	}
 	if err := h.loadCommands(ctx, b, env, sandboxd.Ending{Cause: sandboxd.CauseUnknown}); err != nil {
 		return err
 	}
@@ -163,7 +166,10 @@ func (h *Host) settleCold(ctx context.Context, b *box, ending sandboxd.Ending) e
 	if err != nil {
 		return err
 	}
-	env := newEnvironment(b, rec)
+	env, err := newEnvironment(b, rec)
+	if err != nil {
+		return err
+	}
 	env.detach()
 	// No command can run now: each that has no ending gets this one.
 	env.generation = -1
@@ -202,7 +208,7 @@ func (h *Host) rebuild(ctx context.Context) error {
 		if _, err := h.store.Get(ctx, m.ID); err == nil {
 			continue
 		}
-		_, created, err := h.store.Create(ctx, recordOf(m), sandboxd.UIDPool{First: m.UID, Last: m.UID})
+		_, created, err := h.store.Create(ctx, recordOf(m), sandboxd.UIDPool{First: m.UID, Last: m.UID, Shared: h.cfg.UIDs.Shared})
 		if err != nil {
 			return fmt.Errorf("workspace %s: %w", m.Key, err)
 		}
@@ -216,7 +222,8 @@ func (h *Host) rebuild(ctx context.Context) error {
 func recordOf(m workspace.Meta) sandboxd.SandboxRecord {
 	return sandboxd.SandboxRecord{Sandbox: sandboxd.Sandbox{
 		ID: m.ID, Key: m.Key, State: sandboxd.StateCold, Driver: m.Driver, Runtime: m.Runtime,
-		CreatedAt: m.CreatedAt, Limits: m.Limits, Labels: m.Labels,
+		Image: m.Image, OCIRuntime: m.OCIRuntime,
+		CreatedAt: m.CreatedAt, Limits: m.Limits, Network: known(m.Network), Labels: m.Labels,
 	}}
 }
 

@@ -29,11 +29,8 @@ func (h *Host) checkOpen(req *sandboxd.OpenRequest) error {
 	if req.Runtime != sandboxd.RuntimeMachine {
 		return sandboxd.Invalid("runtime", "no such runtime").WithHint("GET /v1/runtimes lists them")
 	}
-	if req.Driver == "" {
-		req.Driver = h.cfg.Drivers[0].Name()
-	}
-	if h.drivers[req.Driver] == nil {
-		return sandboxd.Invalid("driver", "no such driver works here").WithHint("sandboxd doctor says which do and why others do not")
+	if err := h.checkDriver(req); err != nil {
+		return err
 	}
 	if err := checkEnv(req.Env); err != nil {
 		return err
@@ -49,7 +46,48 @@ func (h *Host) checkOpen(req *sandboxd.OpenRequest) error {
 			return sandboxd.Invalid("labels", "names that begin with sandboxd are reserved")
 		}
 	}
+	if err := checkNetwork(&req.Network); err != nil {
+		return err
+	}
 	return fillLimits(&req.Limits)
+}
+
+// checkDriver fills in the driver and, where it runs images, the image.
+func (h *Host) checkDriver(req *sandboxd.OpenRequest) error {
+	named := req.Image != "" || req.OCIRuntime != ""
+	if named && !h.cfg.Images {
+		return sandboxd.Errorf(sandboxd.ClassForbidden, "this host lets nobody choose an image or an OCI runtime").
+			WithHint("start the server with --images any")
+	}
+	for field, text := range map[string]string{"image": req.Image, "oci_runtime": req.OCIRuntime} {
+		if hasControl(text) || strings.ContainsRune(text, ' ') || len(text) > 255 || strings.HasPrefix(text, "-") {
+			return sandboxd.Invalid(field, "must have at most 255 printable bytes without spaces")
+		}
+	}
+	if req.Driver == "" {
+		req.Driver = h.cfg.Drivers[0].Name()
+		for _, d := range h.cfg.Drivers {
+			if _, ok := d.(sandboxd.Images); ok && named {
+				req.Driver = d.Name()
+				break
+			}
+		}
+	}
+	d := h.drivers[req.Driver]
+	if d == nil {
+		return sandboxd.Invalid("driver", "no such driver works here").WithHint("sandboxd doctor says which do and why others do not")
+	}
+	images, ok := d.(sandboxd.Images)
+	switch {
+	case !ok && named:
+		return sandboxd.Errorf(sandboxd.ClassUnsupported, "the %s driver runs no images", req.Driver).WithHint("the docker driver does; sandboxd doctor says whether it works here")
+	case ok && req.Image == "":
+		// Kept with the sandbox: another default later is not for it.
+		if req.Image = images.DefaultImage(); req.Image == "" {
+			return sandboxd.Invalid("image", "the %s driver needs an image", req.Driver).WithHint("name one in the request, or start the server with --default-image")
+		}
+	}
+	return nil
 }
 
 func fillLimits(l *sandboxd.Limits) error {

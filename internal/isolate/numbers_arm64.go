@@ -2,6 +2,8 @@ package isolate
 
 import "golang.org/x/sys/unix"
 
+var profileArchs = []string{"SCMP_ARCH_AARCH64"}
+
 const (
 	auditArch     = unix.AUDIT_ARCH_AARCH64
 	cloneFlagsArg = 0

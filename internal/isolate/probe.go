@@ -2,6 +2,7 @@ package isolate
 
 import (
 	"os"
+	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -56,4 +57,22 @@ func Namespaces() (missing []string) {
 		}
 	}
 	return missing
+}
+
+// UserNamespaces says whether an ordinary user may make a user namespace, what was
+// found, and if not what to change. A security module may still refuse what is done
+// in one.
+func UserNamespaces() (usable bool, detail, hint string) {
+	if _, err := os.Lstat("/proc/self/ns/user"); err != nil {
+		return false, "missing", "needs CONFIG_USER_NS"
+	}
+	for _, setting := range []struct {
+		name, closed string
+	}{{"user/max_user_namespaces", "0"}, {"kernel/unprivileged_userns_clone", "0"}, {"kernel/apparmor_restrict_unprivileged_userns", "1"}} {
+		text, err := os.ReadFile("/proc/sys/" + setting.name)
+		if err == nil && strings.TrimSpace(string(text)) == setting.closed {
+			return false, setting.name + " is " + setting.closed, "run the server as root, or as root change " + setting.name + " with sysctl"
+		}
+	}
+	return true, "one id, for each sandbox its own", ""
 }

@@ -1,4 +1,4 @@
-// Package mcp is the face that an agent speaks MCP to: six tools over one
+// Package mcp is the face that an agent speaks MCP to: nine tools over one
 // sandbox. It holds no rule about sandboxes; everything is asked of a
 // sandboxd.Host. It is for one session on one transport, as a child process of
 // the agent has it.
@@ -26,10 +26,11 @@ type Options struct {
 
 // briefing is the fixed text that every agent gets at the start.
 const briefing = `You have one private Linux sandbox. Nothing in it can reach the user's machine, and there is no network.
-- Your files live in /workspace. Paths of read, write, ls and remove are relative to it.
+- Your files live in /workspace. Paths of the file tools are relative to it.
 - run executes a command and waits for it (300 s unless timeout_s says otherwise). Each run is a new process: only files stay; chain steps with "cd x && y".
 - What a program prints is cut in the middle beyond 30,000 characters: send long output to a file and read parts of it.
 - read shows text by lines (offset, limit) and PNG, JPEG, GIF and WebP pictures as pictures.
+- To change a part of a file, edit it: old must be there exactly once unless count says otherwise. glob finds names, grep finds lines.
 - The sandbox is made at the first use and deleted when the session ends, unless the user keeps it.`
 
 // deleteTimeout bounds the clean-up at the end of a session.

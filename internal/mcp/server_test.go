@@ -100,7 +100,7 @@ func TestTheBriefingAndTheTools(t *testing.T) {
 			t.Errorf("%s has no description or schema", tool.Name)
 		}
 	}
-	if got := strings.Join(names, " "); got != "ls open read remove run write" {
+	if got := strings.Join(names, " "); got != "edit glob grep ls open read remove run write" {
 		t.Errorf("tools %s", got)
 	}
 }

@@ -79,6 +79,12 @@ func (s *session) addTools(server *mcp.Server) {
 		Description: "Read a text file by lines, or look at a picture (PNG, JPEG, GIF, WebP up to 8 MiB)."}, s.read)
 	add(server, &mcp.Tool{Name: "write", Annotations: destroys,
 		Description: "Create or replace a file, whole or not at all."}, s.write)
+	add(server, &mcp.Tool{Name: "edit", Annotations: destroys,
+		Description: "Replace exact text in a file, whole or not at all. The text must be there once, or as often as count says."}, s.edit)
+	add(server, &mcp.Tool{Name: "glob", Annotations: reads,
+		Description: "Find files and directories by a pattern: * ? [a-z] {a,b} within a name, ** for any depth."}, s.glob)
+	add(server, &mcp.Tool{Name: "grep", Annotations: reads,
+		Description: "Find lines in text files by an RE2 expression; binary files are left out."}, s.grep)
 	add(server, &mcp.Tool{Name: "ls", Annotations: reads,
 		Description: "List a directory with types and sizes."}, s.ls)
 	add(server, &mcp.Tool{Name: "remove", Annotations: destroys,
@@ -127,8 +133,8 @@ func (s *session) run(ctx context.Context, args runArgs) (result *mcp.CallToolRe
 		if _, _, err := s.host.StartCommand(ctx, id, spec); err != nil {
 			return err
 		}
-		var stdout, stderr headTail
-		ending, err := s.collect(ctx, id, spec.ID, &stdout, &stderr)
+		stdout, stderr := newHeadTail(), newHeadTail()
+		ending, err := s.collect(ctx, id, spec.ID, stdout, stderr)
 		if err != nil {
 			return err
 		}
@@ -257,7 +263,7 @@ func lines(body *bufio.Reader, args readArgs) (*mcp.CallToolResult, error) {
 	if limit == 0 {
 		limit = readLines
 	}
-	var shown headTail
+	shown := newHeadTail()
 	count, midLine := 0, false
 	for {
 		piece, err := body.ReadSlice('\n')
@@ -317,28 +323,7 @@ func (s *session) ls(ctx context.Context, args lsArgs) (result *mcp.CallToolResu
 		if err != nil {
 			return err
 		}
-		var text headTail
-		for _, info := range listing.Entries {
-			switch info.Type {
-			case sandboxd.TypeDir:
-				fmt.Fprintf(&text, "%s/\n", info.Path)
-			case sandboxd.TypeLink:
-				fmt.Fprintf(&text, "%s -> %s\n", info.Path, info.Target)
-			default:
-				fmt.Fprintf(&text, "%s (%d bytes)\n", info.Path, info.Size)
-			}
-		}
-		answer := text.String()
-		if len(listing.Entries) == 0 {
-			answer = "(empty)\n"
-		}
-		if listing.Truncated {
-			answer += "[more entries are not shown: list a directory below]\n"
-		}
-		if listing.Incomplete {
-			answer += "[something here could not be read]\n"
-		}
-		result = say("%s", answer)
+		result = say("%s", entries(listing, "(empty)\n"))
 		return nil
 	})
 	return result, err

@@ -72,7 +72,7 @@ func (m *memory) Create(ctx context.Context, rec sandboxd.SandboxRecord, pool sa
 		return none, false, errIDUsed(rec.ID)
 	}
 	for uid := uint64(pool.First); uid <= uint64(pool.Last); uid++ {
-		if !used[uint32(uid)] {
+		if !used[uint32(uid)] || pool.Shared {
 			rec.UID = uint32(uid)
 			m.sandboxes = append(m.sandboxes, copied(normal(rec)))
 			return copied(normal(rec)), true, nil

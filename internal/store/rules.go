@@ -2,6 +2,7 @@ package store
 
 import (
 	"encoding/json"
+	"reflect"
 	"time"
 
 	"sandboxd"
@@ -26,8 +27,9 @@ func checkNew(rec sandboxd.SandboxRecord) error {
 
 // checkChange says whether a record may become another.
 func checkChange(was, is sandboxd.SandboxRecord) error {
-	if is.ID != was.ID || is.Key != was.Key || is.UID != was.UID || toMicros(is.CreatedAt) != toMicros(was.CreatedAt) {
-		return sandboxd.Errorf(sandboxd.ClassInternal, "id, key, uid and time of creation of a sandbox never change")
+	if is.ID != was.ID || is.Key != was.Key || is.UID != was.UID || toMicros(is.CreatedAt) != toMicros(was.CreatedAt) ||
+		is.Image != was.Image || is.OCIRuntime != was.OCIRuntime || !reflect.DeepEqual(normal(is).Network, normal(was).Network) {
+		return sandboxd.Errorf(sandboxd.ClassInternal, "id, key, uid, image, OCI runtime, network and time of creation of a sandbox never change")
 	}
 	if is.State != was.State && !sandboxd.CanMove(was.State, is.State) {
 		return sandboxd.Errorf(sandboxd.ClassConflict, "a sandbox that is %s cannot become %s", was.State, is.State)
@@ -47,6 +49,11 @@ func normal(rec sandboxd.SandboxRecord) sandboxd.SandboxRecord {
 	}
 	if len(rec.Handle) == 0 {
 		rec.Handle = nil
+	}
+	for _, list := range []*[]string{&rec.Network.Allow, &rec.Network.Deny} {
+		if len(*list) == 0 {
+			*list = nil
+		}
 	}
 	return rec
 }

@@ -9,7 +9,7 @@ import (
 )
 
 const sandboxColumns = `id, key, state, generation, driver, runtime, uid, created_at,
-	nonce, handle, limits_json, labels_json, env_json, ending_json`
+	nonce, handle, limits_json, labels_json, env_json, ending_json, image, oci_runtime, network_json`
 
 // row is what *sql.Row and *sql.Rows have in common.
 type row interface{ Scan(dest ...any) error }
@@ -18,9 +18,9 @@ func scanSandbox(from row) (sandboxd.SandboxRecord, error) {
 	var rec sandboxd.SandboxRecord
 	var created int64
 	var handle []byte
-	var limits, labels, env, ending string
+	var limits, labels, env, ending, network string
 	err := from.Scan(&rec.ID, &rec.Key, &rec.State, &rec.Generation, &rec.Driver, &rec.Runtime, &rec.UID, &created,
-		&rec.Nonce, &handle, &limits, &labels, &env, &ending)
+		&rec.Nonce, &handle, &limits, &labels, &env, &ending, &rec.Image, &rec.OCIRuntime, &network)
 	if err != nil {
 		return sandboxd.SandboxRecord{}, err
 	}
@@ -28,7 +28,8 @@ func scanSandbox(from row) (sandboxd.SandboxRecord, error) {
 	if len(handle) > 0 {
 		rec.Handle = handle
 	}
-	err = errors.Join(decode(limits, &rec.Limits), decode(labels, &rec.Labels), decode(env, &rec.Env), decode(ending, &rec.LastEnding))
+	err = errors.Join(decode(limits, &rec.Limits), decode(labels, &rec.Labels), decode(env, &rec.Env), decode(ending, &rec.LastEnding),
+		decode(network, &rec.Network))
 	return rec, err
 }
 
@@ -66,6 +67,10 @@ func (s *sqliteStore) Create(ctx context.Context, rec sandboxd.SandboxRecord, po
 	if err != nil {
 		return none, false, err
 	}
+	network, err := encode(rec.Network)
+	if err != nil {
+		return none, false, err
+	}
 	var old *sandboxd.SandboxRecord
 	err = s.transact(ctx, func(ctx context.Context, tx *sql.Tx) error {
 		found, err := scanSandbox(tx.StmtContext(ctx, s.in.livingForKey).QueryRowContext(ctx, rec.Key))
@@ -84,7 +89,8 @@ func (s *sqliteStore) Create(ctx context.Context, rec sandboxd.SandboxRecord, po
 			return err
 		}
 		_, err = tx.StmtContext(ctx, s.in.insertSandbox).ExecContext(ctx, rec.ID, rec.Key, rec.State, rec.Generation, rec.Driver,
-			rec.Runtime, rec.UID, toMicros(rec.CreatedAt), rec.Nonce, blob(rec.Handle), limits, labels, env, ending)
+			rec.Runtime, rec.UID, toMicros(rec.CreatedAt), rec.Nonce, blob(rec.Handle), limits, labels, env, ending,
+			rec.Image, rec.OCIRuntime, network)
 		return err
 	})
 	if err != nil {
@@ -143,6 +149,9 @@ func exists(ctx context.Context, tx *sql.Tx, stmt *sql.Stmt, arg any) (bool, err
 // that a uid rests as long as possible before it gets a new owner, and searches
 // the table when the neighbours are taken.
 func (s *sqliteStore) freeUID(ctx context.Context, tx *sql.Tx, pool sandboxd.UIDPool) (uint32, error) {
+	if pool.Shared {
+		return pool.First, nil
+	}
 	const guesses = 4
 	uid := s.nextUID.Load()
 	for range guesses {

@@ -124,6 +124,40 @@ func TestSQLiteKeepsEverythingOverAReopen(t *testing.T) {
 	}
 }
 
+// TestARecordFromBeforeNetworksHasNone opens a database as it was before
+// sandboxes could have one.
+func TestARecordFromBeforeNetworksHasNone(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "host.db")
+	s := open(t, path)
+	rec := storetest.NewRecord("old")
+	rec.Network = sandboxd.Network{Mode: sandboxd.NetworkProxy, Allow: []string{"*"}}
+	rec, _, err := s.Create(t.Context(), rec, pool)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	db, err := sql.Open("sqlite", path)
+	for _, text := range []string{`alter table sandboxes drop column network_json`, `delete from goose_db_version where version_id = 5`} {
+		if err == nil {
+			_, err = db.Exec(text)
+		}
+	}
+	if err = errors.Join(err, db.Close()); err != nil {
+		t.Fatal(err)
+	}
+	s = open(t, path)
+	defer s.Close()
+	got, err := s.Get(t.Context(), rec.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(sandboxd.Network{Mode: sandboxd.NetworkNone}, got.Network); diff != "" {
+		t.Fatal(diff)
+	}
+}
+
 func TestSQLiteRefusesANewerSchema(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "host.db")
 	if err := open(t, path).Close(); err != nil {

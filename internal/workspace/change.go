@@ -299,6 +299,9 @@ func (w *Workspace) sweep(ctx context.Context, root beneath.Dir, fd, depth int) 
 			return err
 		}
 		if strings.HasPrefix(name, tempPrefix) {
+			if isUpload(name, depth) && w.adopt(root, name) {
+				continue
+			}
 			r := &remover{w: w, root: root}
 			if err := r.tree(ctx, beneath.Dir(fd), name, 1); err != nil {
 				return err

@@ -2,6 +2,7 @@ package workspace
 
 import (
 	"archive/tar"
+	"archive/zip"
 	"bytes"
 	"context"
 	"io"
@@ -35,6 +36,26 @@ func flip(root, d, top int, stop *atomic.Bool) {
 		_ = unix.Renameat(top, "n", root, "moved")
 		_ = unix.Renameat(root, "moved", top, "n")
 	}
+}
+
+// unzipped is all that an archive holds.
+func unzipped(t *testing.T, raw []byte) []byte {
+	r, err := zip.NewReader(bytes.NewReader(raw), int64(len(raw)))
+	if err != nil {
+		t.Error(err)
+		return nil
+	}
+	var all []byte
+	for _, f := range r.File {
+		if f.Mode()&os.ModeSymlink != 0 {
+			continue // its target is a name of the outside
+		}
+		if body, err := f.Open(); err == nil {
+			data, _ := io.ReadAll(body)
+			all = append(all, data...)
+		}
+	}
+	return all
 }
 
 func attackTar() []byte {
@@ -116,6 +137,69 @@ func TestARenamingSandboxNeverReachesOutside(t *testing.T) {
 				var buf bytes.Buffer
 				_ = w.TarOut(ctx, p, &buf)
 				check(t, "tar out", buf.Bytes())
+			}
+		},
+		"zip out": func(ctx context.Context, t *testing.T, w *Workspace, p string) {
+			for _, p := range []string{"", "d", p} {
+				var buf bytes.Buffer
+				if w.ZipOut(ctx, p, &buf) == nil {
+					check(t, "zip out", unzipped(t, buf.Bytes()))
+				}
+			}
+		},
+		"search": func(ctx context.Context, t *testing.T, w *Workspace, p string) {
+			for _, p := range []string{"", "d", p} {
+				if r, err := w.Grep(ctx, p, sandboxd.GrepOptions{Pattern: "CANARY"}); err == nil && len(r.Matches) > 0 {
+					t.Errorf("grep of %q found %+v", p, r.Matches)
+				}
+				l, _ := w.Glob(ctx, p, sandboxd.GlobOptions{Pattern: "**/only-outside"})
+				for _, e := range l.Entries {
+					t.Errorf("glob of %q reached %s", p, e.Path)
+				}
+			}
+		},
+		"edit": func(ctx context.Context, t *testing.T, w *Workspace, p string) {
+			if _, n, err := w.Edit(ctx, p, sandboxd.Edit{Old: "CANARY", New: "bad", All: true}); err == nil {
+				t.Errorf("edit of %s replaced %d", p, n)
+			}
+			_, _, _ = w.Edit(ctx, p, sandboxd.Edit{Old: "bad", New: "worse", All: true})
+		},
+		"batch": func(ctx context.Context, t *testing.T, w *Workspace, p string) {
+			read, err := w.ReadMany(ctx, []sandboxd.ReadItem{{Path: p}, {Path: p + "/canary"}})
+			if err != nil {
+				t.Error(err)
+			}
+			for _, r := range read {
+				check(t, "read many "+p, r.Data)
+			}
+			if _, err := w.WriteMany(ctx, []sandboxd.WriteItem{{Path: p, Data: []byte("bad")}, {Path: p + "/new", Data: []byte("bad")}}); err != nil {
+				t.Error(err)
+			}
+		},
+		"upload": func(ctx context.Context, _ *testing.T, w *Workspace, p string) {
+			for _, part := range []sandboxd.UploadPart{{ID: "u", Total: 6}, {ID: "u", Offset: 3, Total: 6}} {
+				_, _ = w.Upload(ctx, p, part, strings.NewReader("bad"), sandboxd.WriteOptions{Size: 3})
+			}
+		},
+		"watch": func(ctx context.Context, t *testing.T, w *Workspace, p string) {
+			for _, p := range []string{"", "d", p} {
+				r, err := w.Watch(ctx, p)
+				if err != nil {
+					continue
+				}
+				for range 2 {
+					soon, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
+					events, _ := r.Next(soon)
+					cancel()
+					for _, e := range events {
+						if strings.HasSuffix(e.Info.Path, "only-outside") || e.Info.Type == sandboxd.TypeFile && e.Info.Size == int64(len(secret)) {
+							t.Errorf("watch of %q told of %+v", p, e.Info)
+						}
+					}
+				}
+				if err := r.Close(); err != nil {
+					t.Error(err)
+				}
 			}
 		},
 		"tar in": func(ctx context.Context, _ *testing.T, w *Workspace, _ string) {

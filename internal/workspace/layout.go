@@ -41,14 +41,17 @@ type Root struct {
 
 // Meta is what a host needs to know of a workspace when its database is lost.
 type Meta struct {
-	ID        string            `json:"id"`
-	Key       string            `json:"key"`
-	UID       uint32            `json:"uid"`
-	CreatedAt time.Time         `json:"created_at"`
-	Runtime   string            `json:"runtime"`
-	Driver    string            `json:"driver"`
-	Limits    sandboxd.Limits   `json:"limits"`
-	Labels    map[string]string `json:"labels,omitempty"`
+	ID         string            `json:"id"`
+	Key        string            `json:"key"`
+	UID        uint32            `json:"uid"`
+	CreatedAt  time.Time         `json:"created_at"`
+	Runtime    string            `json:"runtime"`
+	Driver     string            `json:"driver"`
+	Image      string            `json:"image,omitempty"`
+	OCIRuntime string            `json:"oci_runtime,omitempty"`
+	Limits     sandboxd.Limits   `json:"limits"`
+	Network    sandboxd.Network  `json:"network,omitzero"`
+	Labels     map[string]string `json:"labels,omitempty"`
 }
 
 type storedMeta struct {

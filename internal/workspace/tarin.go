@@ -274,7 +274,7 @@ func put(parent beneath.Dir, name string, tmp *temp) error {
 		return err
 	}
 	defer unlock()
-	err = tmp.rename(name, 0)
+	err = tmp.rename(parent, name, 0)
 	if err == unix.EISDIR || err == unix.EEXIST || err == unix.ENOTEMPTY {
 		return sandboxd.Wrap(sandboxd.ClassConflict, err, "a directory is there")
 	}

@@ -3,7 +3,6 @@ package workspace
 import (
 	"archive/tar"
 	"context"
-	"errors"
 	"io"
 	"os"
 	"time"
@@ -72,15 +71,9 @@ func (t *tarOut) add(v *visit) error {
 		h.Typeflag, h.Linkname = tar.TypeSymlink, target
 		return t.tw.WriteHeader(h)
 	case unix.S_IFREG:
-		fd, st, err := v.dir.OpenStrict(v.name, unix.O_RDONLY)
-		if err != nil || st.Mode&unix.S_IFMT != unix.S_IFREG {
-			if err == nil {
-				_ = unix.Close(fd)
-			}
-			if errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) {
-				return err
-			}
-			return nil
+		fd, st, ok, err := v.open()
+		if !ok {
+			return err
 		}
 		return t.file(fd, v.path, &st)
 	}

@@ -29,6 +29,22 @@ type visit struct {
 	st   unix.Stat_t
 }
 
+// open opens an entry that was a regular file when it was visited; ok is false
+// when there is none any more.
+func (v *visit) open() (fd int, st unix.Stat_t, ok bool, err error) {
+	fd, st, err = v.dir.OpenStrict(v.name, unix.O_RDONLY)
+	switch {
+	case errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE):
+		return -1, st, false, err
+	case err != nil:
+		return -1, st, false, nil
+	case st.Mode&unix.S_IFMT != unix.S_IFREG:
+		_ = unix.Close(fd)
+		return -1, st, false, nil
+	}
+	return fd, st, true, nil
+}
+
 // names reads a directory's names in order, at most most of them.
 func names(fd, most int) (list []string, all bool, err error) {
 	buf := make([]byte, direntBytes)
@@ -80,11 +96,14 @@ func (w *Workspace) each(ctx context.Context, fd int, fn func(name string, st *u
 	return incomplete, nil
 }
 
-// walk visits everything below an open directory, parents first.
+// walk visits everything below an open directory, parents first, but for what fn
+// leaves out with errSkip.
 func (w *Workspace) walk(ctx context.Context, fd int, prefix string, depth int, fn func(*visit) error) (incomplete bool, err error) {
 	part, err := w.each(ctx, fd, func(name string, st *unix.Stat_t) error {
 		v := &visit{dir: beneath.Dir(fd), name: name, path: prefix + name, st: *st}
-		if err := fn(v); err != nil {
+		if err := fn(v); err == errSkip {
+			return nil
+		} else if err != nil {
 			return err
 		}
 		if st.Mode&unix.S_IFMT != unix.S_IFDIR {

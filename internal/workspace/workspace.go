@@ -14,6 +14,7 @@ import (
 	"io/fs"
 	"os"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -27,13 +28,15 @@ import (
 const tempPrefix = ".sandboxd-tmp-"
 
 // Workspace is sandboxd.Files on a host directory. It holds no descriptor
-// between calls.
+// between calls, but for its watchers.
 type Workspace struct {
-	dir   string
-	owner uint32
-	seize bool // files of ours and of the sandbox have different owners
-	dev   uint64
-	ino   uint64
+	dir      string
+	owner    uint32
+	seize    bool // files of ours and of the sandbox have different owners
+	dev      uint64
+	ino      uint64
+	uploads  uploads
+	watchers atomic.Int32
 }
 
 var _ sandboxd.Files = (*Workspace)(nil)
@@ -41,7 +44,7 @@ var _ sandboxd.Files = (*Workspace)(nil)
 // New serves the directory dir, which exists, and gives what it makes to owner.
 // When the directory is later replaced by another, every method is ClassGone.
 func New(dir string, owner uint32) (*Workspace, error) {
-	w := &Workspace{dir: dir, owner: owner, seize: os.Geteuid() == 0 && owner != 0}
+	w := &Workspace{dir: dir, owner: owner, seize: os.Geteuid() == 0 && owner != 0, uploads: uploads{now: time.Now}}
 	root, err := beneath.OpenTrusted(dir)
 	if err != nil {
 		return nil, err
@@ -134,6 +137,10 @@ func (w *Workspace) Stat(ctx context.Context, path string) (sandboxd.FileInfo, e
 		return sandboxd.FileInfo{}, err
 	}
 	defer root.Close()
+	return stat(root, rel)
+}
+
+func stat(root beneath.Dir, rel string) (sandboxd.FileInfo, error) {
 	fd, st, err := root.Open(rel, unix.O_PATH|unix.O_NOFOLLOW)
 	if err != nil {
 		return sandboxd.FileInfo{}, err

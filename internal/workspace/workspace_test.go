@@ -153,12 +153,29 @@ func TestNothingBlocksOnAFIFOSocketOrDevice(t *testing.T) {
 			_, err = w.Write(t.Context(), name, strings.NewReader("x"), sandboxd.WriteOptions{Append: add, Size: -1})
 			wst.WantClass(t, "write "+name, err, sandboxd.ClassInvalid)
 		}
+		_, _, err = w.Edit(t.Context(), name, sandboxd.Edit{Old: "a", New: "b"})
+		wst.WantClass(t, "edit "+name, err, sandboxd.ClassInvalid)
+		_, err = w.Grep(t.Context(), name, sandboxd.GrepOptions{Pattern: "a"})
+		wst.WantClass(t, "grep "+name, err, sandboxd.ClassInvalid)
+		_, err = w.Watch(t.Context(), name)
+		wst.WantClass(t, "watch "+name, err, sandboxd.ClassInvalid)
+		_, err = w.Upload(t.Context(), name, sandboxd.UploadPart{ID: "u", Total: 1}, strings.NewReader("x"), sandboxd.WriteOptions{Size: 1})
+		wst.WantClass(t, "upload "+name, err, sandboxd.ClassInvalid)
 		if info, err := w.Stat(t.Context(), name); err != nil || info.Type != sandboxd.TypeOther {
 			t.Errorf("stat %s: %+v, %v", name, info, err)
 		}
 	}
 	if err := w.TarOut(t.Context(), "", &strings.Builder{}); err != nil {
 		t.Errorf("tar out: %v", err)
+	}
+	if err := w.ZipOut(t.Context(), "", &strings.Builder{}); err != nil {
+		t.Errorf("zip out: %v", err)
+	}
+	if r, err := w.Grep(t.Context(), "", sandboxd.GrepOptions{Pattern: "a"}); err != nil || r.Files != 0 {
+		t.Errorf("grep: %+v, %v", r, err)
+	}
+	if l, err := w.Glob(t.Context(), "", sandboxd.GlobOptions{Pattern: "*"}); err != nil || len(l.Entries) != len(kinds) {
+		t.Errorf("glob: %+v, %v", l, err)
 	}
 }
 

@@ -64,15 +64,21 @@ func (w *Workspace) Write(ctx context.Context, path string, body io.Reader, opts
 	if err != nil {
 		return none, err
 	}
+	return p.written(rel, tmp, opts)
+}
+
+// written answers what a finished write left, after it is durable if asked for.
+func (p *place) written(rel string, tmp *temp, opts sandboxd.WriteOptions) (sandboxd.FileInfo, error) {
 	if opts.Synced {
 		for _, dir := range append(p.made, int(p.dir)) {
 			if err := syncDir(dir); err != nil {
-				return none, err
+				return sandboxd.FileInfo{}, err
 			}
 		}
 	}
+	var st unix.Stat_t
 	if err := unix.Fstat(tmp.fd, &st); err != nil {
-		return none, beneath.Error(err)
+		return sandboxd.FileInfo{}, beneath.Error(err)
 	}
 	return infoOf(rel, &st, ""), nil
 }
@@ -141,7 +147,7 @@ func (w *Workspace) replace(p *place, tmp *temp, opts sandboxd.WriteOptions) err
 	if opts.IfNoneMatch {
 		flags = unix.RENAME_NOREPLACE
 	}
-	err = tmp.rename(p.name, flags)
+	err = tmp.rename(p.dir, p.name, flags)
 	switch {
 	case err == unix.EEXIST && opts.IfNoneMatch:
 		return sandboxd.Errorf(sandboxd.ClassPrecondition, "something is there already")
@@ -206,8 +212,10 @@ type temp struct {
 	moved bool
 }
 
-func newTemp(dir beneath.Dir) (*temp, error) {
-	t := &temp{dir: dir, name: tempPrefix + sandboxd.NewID()}
+func newTemp(dir beneath.Dir) (*temp, error) { return createTemp(dir, tempPrefix+sandboxd.NewID()) }
+
+func createTemp(dir beneath.Dir, name string) (*temp, error) {
+	t := &temp{dir: dir, name: name}
 	const flags = unix.O_RDWR | unix.O_CREAT | unix.O_EXCL | unix.O_NOFOLLOW | unix.O_NONBLOCK | unix.O_NOCTTY | unix.O_CLOEXEC
 	err := beneath.Retry(func() (err error) {
 		t.fd, err = unix.Openat(int(dir), t.name, flags, 0o600)
@@ -219,9 +227,9 @@ func newTemp(dir beneath.Dir) (*temp, error) {
 	return t, nil
 }
 
-// rename gives the file its name.
-func (t *temp) rename(name string, flags uint) error {
-	err := unix.Renameat2(int(t.dir), t.name, int(t.dir), name, flags)
+// rename gives the file its place.
+func (t *temp) rename(dir beneath.Dir, name string, flags uint) error {
+	err := unix.Renameat2(int(t.dir), t.name, int(dir), name, flags)
 	t.moved = err == nil
 	return err
 }

@@ -32,7 +32,9 @@ func (s *target) routes() []route {
 	bodies := map[string]string{
 		"/v1/sandboxes": `{"key":"made-by-a-stranger"}`, "/v1/sandboxes/{id}/exec": `{"argv":["true"]}`, "/v1/sandboxes/{id}/commands": `{"argv":["true"]}`,
 		"/v1/sandboxes/{id}/commands/{cid}/signal": `{"signal":"INT"}`, "/v1/sandboxes/{id}/commands/{cid}/resize": `{"cols":80,"rows":24}`,
-		"/v1/sandboxes/{id}/files/rename": `{"from":"a","to":"b"}`, "/v1/sandboxes/{id}/commands/{cid}/stop": `{"grace_s":0}`,
+		"/v1/sandboxes/{id}/files/rename": `{"from":"a","to":"b"}`, "/v1/sandboxes/{id}/files/edit": `{"path":"a","old":"a","new":"b"}`,
+		"/v1/sandboxes/{id}/files/read": `{"items":[{"path":"a"}]}`, "/v1/sandboxes/{id}/files/write": `{"items":[{"path":"a","text":"b"}]}`,
+		"/v1/sandboxes/{id}/commands/{cid}/stop": `{"grace_s":0}`,
 	}
 	var all []route
 	for path, operations := range document.Paths {
@@ -56,12 +58,12 @@ var upgrade = map[string]string{"Connection": "Upgrade", "Upgrade": "websocket",
 
 // at fills the ids in.
 func (r route) at(id, command string) request {
-	path := strings.NewReplacer("{id}", id, "{cid}", command).Replace(r.path)
-	if strings.Contains(r.path, "/files") && !strings.HasSuffix(r.path, "/rename") {
+	path := strings.NewReplacer("{id}", id, "{cid}", command, "{port}", "1").Replace(r.path)
+	if strings.Contains(r.path, "/files") && r.body == "" {
 		path += "?path=a"
 	}
 	in := request{method: r.method, path: path}
-	if strings.HasSuffix(r.path, "/terminal") {
+	if strings.HasSuffix(r.path, "/terminal") || strings.HasSuffix(r.path, "/connect") {
 		in.header = upgrade
 	}
 	if r.body != "" || r.method == "PUT" {
@@ -165,13 +167,17 @@ func TestIDsNameNothingElse(t *testing.T) {
 			t.Errorf("key %q: %d %s", key, got.status, got.body)
 		}
 	}
-	for _, body := range []string{`{"key":"x","uid":0}`, `{"key":"x","id":"` + b.id + `"}`, `{"key":"x","image":"/"}`, `{"key":"x","mounts":["/"]}`, `{"key":"x","privileged":true}`,
+	for _, body := range []string{`{"key":"x","uid":0}`, `{"key":"x","id":"` + b.id + `"}`, `{"key":"x","mounts":["/"]}`, `{"key":"x","privileged":true}`,
 		`{"key":"x","KEY":"y"}`, `{"key":"x","key":"..","runtime":"../.."}`, `{"key":"x","runtime":"/"}`, `{"key":"x","driver":"fake"}`, `{"key":"x","limits":{"memory_bytes":-1}}`,
 		`{"key":"x","limits":{"pids":1e30}}`, `{"key":"x","env":{"A=B":"c"}}`, `{"key":"x","env":{"A":"b\u0000c"}}`, `{"key":"x","labels":{"sandboxd.owner":"me"}}`,
 		`{"key":"x","labels":{"a/b":"me"}}`, `{"key":"x","labels":{"a":"line\r\nX-Injected: 1"}}`, `[]`, `null`, `"x"`, `{"key":`, `{}{}`, strings.Repeat(`[`, 100000)} {
 		if got := open(body); got.status != 400 {
 			t.Errorf("open with %.80q: %d %s", body, got.status, got.body)
 		}
+	}
+	// The driver of this server runs none, whatever it is called.
+	if got := open(`{"key":"x","image":"/"}`); got.status != 501 {
+		t.Errorf("an image: %d %s", got.status, got.body)
 	}
 	for _, body := range []string{`{"argv":["true"],"command_id":".."}`, `{"argv":["true"],"command_id":"../x"}`, `{"argv":["true"],"command_id":"a/b"}`, `{"argv":["true"],"command_id":"-x"}`,
 		`{"argv":["a\u0000b"]}`, `{"shell":"a\u0000b"}`, `{"argv":["true"],"cwd":"\u0000"}`, `{"argv":["true"],"env":{"A":"\u0000"}}`, `{"argv":["true"],"shell":"true"}`, `{}`,

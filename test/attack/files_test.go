@@ -2,6 +2,7 @@ package attack
 
 import (
 	"archive/tar"
+	"archive/zip"
 	"bytes"
 	"context"
 	"crypto/sha256"
@@ -152,7 +153,25 @@ func acts() []act {
 			return request{method: http.MethodPost, path: b.path("/files/rename"), body: bytes.NewReader(raw)}
 		}}
 	}
+	inJSON := func(name, route, body string) act { // with the path for %q
+		return act{name, func(b *box, path string) request {
+			quoted, _ := json.Marshal(path)
+			return request{method: http.MethodPost, path: b.path(route), body: strings.NewReader(strings.ReplaceAll(body, "%q", string(quoted)))}
+		}}
+	}
 	return []act{
+		simple("glob", "GET", "/files/glob", "&pattern=**", ""),
+		simple("grep", "GET", "/files/grep", "&context=3&pattern="+canary[:6], ""),
+		simple("zip out", "GET", "/files/zip", "", ""),
+		simple("watch", "GET", "/files/watch", "", ""),
+		inJSON("edit", "/files/edit", `{"path":%q,"old":"a","new":"bad","all":true}`),
+		inJSON("edit of what is outside", "/files/edit", `{"path":%q,"old":"`+canary+`","new":"bad"}`),
+		inJSON("read many", "/files/read", `{"items":[{"path":%q}]}`),
+		inJSON("write many", "/files/write", `{"items":[{"path":%q,"text":"bad"}]}`),
+		{"write by upload", func(b *box, path string) request {
+			return request{method: "PUT", path: query(b, "/files/upload", path, "&upload=u"), body: strings.NewReader("bad"),
+				header: map[string]string{"Content-Range": "bytes 0-2/3"}}
+		}},
 		simple("list", "GET", "/files", "", ""),
 		simple("list deep", "GET", "/files", "&recursive=true", ""),
 		simple("content", "GET", "/files/content", "", ""),
@@ -171,6 +190,53 @@ func acts() []act {
 		rename("rename from", func(path string) map[string]string { return map[string]string{"from": path, "to": "taken"} }),
 		rename("rename to", func(path string) map[string]string { return map[string]string{"from": "given", "to": path} }),
 		simple("remove", "DELETE", "/files", "", ""),
+	}
+}
+
+// try does it.
+func (a act) try(b *box, path string) answer { return read(b.s.must(a.request(b, path))) }
+
+// read shows what a zip holds as it is, and the one item of a batch as the whole.
+func read(got answer) answer {
+	switch got.header.Get("Content-Type") {
+	case "application/zip":
+		r, err := zip.NewReader(bytes.NewReader(got.body), int64(len(got.body)))
+		if err != nil {
+			return got // it was cut off
+		}
+		for _, f := range r.File {
+			if body, err := f.Open(); err == nil {
+				data, _ := io.ReadAll(body)
+				got.body = append(append(got.body, f.Name...), data...)
+			}
+		}
+	case "application/json":
+		var batch struct {
+			Items []struct{ Error struct{ Code sandboxd.Class } }
+		}
+		if json.Unmarshal(got.body, &batch) == nil && len(batch.Items) == 1 && batch.Items[0].Error.Code != "" {
+			got.status = batch.Items[0].Error.Code.HTTPStatus()
+		}
+	}
+	return got
+}
+
+// A new route of files is attacked, or it says here why not.
+func TestEveryFileRouteIsAttacked(t *testing.T) {
+	s := serve(t)
+	b := s.open(sandboxd.OpenRequest{})
+	attacked := map[string]bool{
+		"GET " + b.path("/files/upload"): true, // it opens nothing of that name
+	}
+	for _, a := range acts() {
+		r := a.request(b, "a")
+		path, _, _ := strings.Cut(r.path, "?")
+		attacked[r.method+" "+path] = true
+	}
+	for _, r := range s.routes() {
+		if line := r.method + " " + strings.ReplaceAll(r.path, "{id}", b.id); strings.Contains(r.path, "/files") && !attacked[line] {
+			t.Errorf("%s %s is not among the attacks on files", r.method, r.path)
+		}
 	}
 }
 
@@ -229,10 +295,10 @@ func TestLinksLeadNowhere(t *testing.T) {
 	tried := 0
 	for _, a := range acts() {
 		// What changes a link itself is allowed, so they come again.
-		changes := strings.HasPrefix(a.name, "write") || a.name == "append" || strings.HasPrefix(a.name, "rename") || a.name == "remove" || a.name == "mkdir" || a.name == "tar in"
+		changes := strings.HasPrefix(a.name, "write") || strings.HasPrefix(a.name, "edit") || a.name == "append" || strings.HasPrefix(a.name, "rename") || a.name == "remove" || a.name == "mkdir" || a.name == "tar in"
 		for _, path := range paths {
 			tried++
-			got := s.must(a.request(b, path))
+			got := a.try(b, path)
 			for _, secret := range secrets {
 				// The link's own name and target hold nothing of these.
 				if bytes.Contains(got.body, []byte(secret)) && !bytes.Contains(got.body, []byte(`"error"`)) {
@@ -294,7 +360,7 @@ func TestAFlippingSandboxNeverReachesOutside(t *testing.T) {
 			if path == "." && a.name == "remove" {
 				continue // it may empty the workspace, and with it the flipper's world
 			}
-			got := s.must(a.request(b, path))
+			got := a.try(b, path)
 			tried++
 			if got.status < 300 {
 				passed++
@@ -351,7 +417,7 @@ func TestPlantedThingsBlockNothing(t *testing.T) {
 			if a.name == "remove" || strings.HasPrefix(a.name, "rename") || strings.HasPrefix(a.name, "write") || a.name == "tar out" || a.name == "walk" {
 				continue
 			}
-			got := quick(a.name+" of "+name, 2*time.Second, a.request(b, name))
+			got := read(quick(a.name+" of "+name, 2*time.Second, a.request(b, name)))
 			if a.name != "stat" && got.status < 300 {
 				t.Errorf("%s of %s: %d %.200s", a.name, name, got.status, got.body)
 			}
@@ -369,6 +435,14 @@ func TestPlantedThingsBlockNothing(t *testing.T) {
 	}
 	if got := quick("the walk", 10*time.Second, request{method: "GET", path: query(b, "/files/walk", "", "")}); !bytes.Contains(got.body, []byte(`"end"`)) {
 		t.Errorf("the walk: %d, the last bytes %q", got.status, server.Tail(string(got.body)))
+	}
+	for _, search := range []string{"/files/grep?pattern=secret", "/files/grep?pattern=x&context=20", "/files/glob?pattern=**/f"} {
+		if got := quick("a search", 10*time.Second, request{method: "GET", path: b.path(search)}); got.status != 200 {
+			t.Errorf("%s: %d %s", search, got.status, got.body)
+		}
+	}
+	if got := quick("a watch", 10*time.Second, request{method: "GET", path: b.path("/files/watch")}); got.status != 413 {
+		t.Errorf("a watch of 3,000 levels: %d %.200s", got.status, got.body)
 	}
 	if got := quick("the usage", 10*time.Second, request{method: "GET", path: b.path("/usage")}); got.status != 200 {
 		t.Errorf("the usage: %d %s", got.status, got.body)

@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -322,5 +323,61 @@ func TestSlowCallers(t *testing.T) {
 	}
 	if open > 0 {
 		t.Errorf("%d of the slow connections are still open after 8 s", open)
+	}
+}
+
+// Searches and watches of one sandbox's files leave the others their pace, whatever
+// is in the files and however fast they change.
+func TestSearchesAndWatchesStayAtHome(t *testing.T) {
+	long(t)
+	s := serve(t)
+	quiet, b := s.open(sandboxd.OpenRequest{Key: "quiet"}), s.open(sandboxd.OpenRequest{Key: "searched"})
+	quiet.tempo(200 * time.Millisecond)
+	idleMedian, idle := quiet.tempo(time.Second)
+	b.ok("mkdir many && cd many && for i in $(seq 2000); do mkdir $i; done; cd .. && head -c 40000 /dev/zero | tr '\\0' a >line && for i in $(seq 500); do cat line; echo; done >slow && truncate -s 1T sparse")
+	churn := b.begin(sandboxd.CommandSpec{Background: true, Shell: "echo go; ./intruder flip /tmp & cd many; while :; do mkdir n; mv 1 n; mv n/1 1; rmdir n; mv 2 x; mv x 2; done"})
+	b.says(churn, "go")
+	before := s.RSS()
+	ctx, cancel := context.WithCancel(context.Background())
+	var all sync.WaitGroup
+	var searches, told atomic.Int64
+	for range 3 {
+		all.Go(func() {
+			for ctx.Err() == nil {
+				if _, err := b.files.Grep(ctx, "", sandboxd.GrepOptions{Pattern: "(a|aa)*[bc]|(a?b?){20}[de]", MaxTime: time.Second}); err == nil {
+					searches.Add(1)
+				}
+			}
+		})
+		all.Go(func() {
+			w, err := b.files.Watch(ctx, "")
+			if err != nil {
+				t.Errorf("watch: %v", err)
+				return
+			}
+			defer w.Close()
+			for {
+				events, err := w.Next(ctx)
+				if err != nil {
+					return
+				}
+				told.Add(int64(len(events)))
+			}
+		})
+	}
+	server.Until(t, "searches and events", 20*time.Second, func() bool { return searches.Load() > 0 && told.Load() > 0 })
+	median, p99 := quiet.tempo(2 * time.Second)
+	t.Logf("idle: median %v, p99 %v; beside them %v (%.1fx), %v (%.1fx); %d searches, %d events", idleMedian, idle, median, float64(median)/float64(idleMedian),
+		p99, float64(p99)/float64(idle), searches.Load(), told.Load())
+	if p99 > 3*idle && p99 > 400*time.Millisecond {
+		t.Errorf("the neighbour's p99 is %v, idle %v", p99, idle)
+	}
+	if grown := s.RSS() - before; grown > 128<<20 {
+		t.Errorf("the server grew by %d MiB", grown>>20)
+	}
+	cancel()
+	all.Wait()
+	if took := b.stop(churn); took > 2*time.Second {
+		t.Errorf("stop took %v", took)
 	}
 }

@@ -100,6 +100,12 @@ func (s *target) send(in request) (answer, error) {
 		return answer{}, err
 	}
 	defer res.Body.Close()
+	if strings.HasPrefix(res.Header.Get("Content-Type"), "text/event-stream") {
+		// It has no end; what comes in a moment is looked at.
+		defer time.AfterFunc(150*time.Millisecond, func() { res.Body.Close() }).Stop()
+		body, _ := io.ReadAll(io.LimitReader(res.Body, 1<<20))
+		return answer{status: res.StatusCode, header: res.Header, body: body}, nil
+	}
 	// Bounded, because one attack is a file of a terabyte.
 	body, err := io.ReadAll(io.LimitReader(res.Body, 16<<20))
 	if err != nil && !errors.Is(err, io.ErrUnexpectedEOF) {

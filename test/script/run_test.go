@@ -19,16 +19,27 @@ import (
 // try, and a Ctrl-C that leaves nothing running.
 func TestMakeRun(t *testing.T) {
 	captest.Root(t)
+	makeRun(t, example{repository: server.Repository(), program: server.Program("sandboxd"), dir: t.TempDir()})
+}
+
+// example is where the script is, what it runs, where to and as whom.
+type example struct {
+	repository, program, dir string
+	user                     *syscall.Credential
+}
+
+func makeRun(t *testing.T, x example) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	address := l.Addr().String()
 	l.Close()
-	dir := t.TempDir()
-	cmd := exec.Command(filepath.Join(server.Repository(), "scripts/run.sh"))
-	cmd.Env = append(environ(filepath.Join(dir, "data"), ""), "ADDRESS="+address, "RUN_DIR="+dir, "SANDBOXD="+server.Program("sandboxd"))
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	dir := x.dir
+	cmd := exec.Command(filepath.Join(x.repository, "scripts/run.sh"))
+	cmd.Dir = x.repository
+	cmd.Env = append(environ(filepath.Join(dir, "data"), ""), "ADDRESS="+address, "RUN_DIR="+dir, "SANDBOXD="+x.program)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Credential: x.user}
 	stdout, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -74,10 +85,10 @@ func TestMakeRun(t *testing.T) {
 	}
 	for _, line := range strings.Split(said, "\n") {
 		if line = strings.TrimSpace(line); strings.HasPrefix(line, "curl ") || strings.HasPrefix(line, "bin/sandboxd ") {
-			client("sh", "-ec", strings.Replace(line, "bin/sandboxd", server.Program("sandboxd"), 1))
+			client("sh", "-ec", strings.Replace(line, "bin/sandboxd", x.program, 1))
 		}
 	}
-	client(server.Program("sandboxd"), "exec", "-d", "demo", "--", "sleep", "98765.25")
+	client(x.program, "exec", "-d", "demo", "--", "sleep", "98765.25")
 	if n := len(running98765(t)); n != 1 {
 		t.Errorf("%d sleeping processes, want 1", n)
 	}

@@ -18,26 +18,41 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"sandboxd/internal/captest"
+	"sandboxd/internal/driver/docker/dockertest"
 	"sandboxd/test/server"
 )
 
 func TestMain(m *testing.M) { os.Exit(server.Main(m)) }
 
-func TestFake(t *testing.T) { scripts(t, "testdata/fake") }
+func TestFake(t *testing.T) { scripts(t, testscript.Params{Dir: "testdata/fake"}) }
 
 func TestProcess(t *testing.T) {
 	captest.Root(t)
-	scripts(t, "testdata/process")
+	scripts(t, testscript.Params{Dir: "testdata/process"})
 }
 
-func scripts(t *testing.T, dir string) {
+// TestDocker asks the engine of the tests; scripts find it by DOCKER_HOST, and the
+// base image in IMAGE.
+func TestDocker(t *testing.T) {
+	e := dockertest.Find(t, "runc")
+	dockertest.Find(t, "runsc")
+	t.Setenv("DOCKER_HOST", e.Host)
+	scripts(t, testscript.Params{Dir: "testdata/docker"})
+}
+
+func scripts(t *testing.T, what testscript.Params) {
 	testscript.Run(t, testscript.Params{
-		Dir: dir,
+		Dir: what.Dir, Files: what.Files,
 		Setup: func(env *testscript.Env) error {
 			env.Setenv("PATH", filepath.Dir(server.Program("sandboxd"))+":"+os.Getenv("PATH"))
 			env.Setenv("REPOSITORY", server.Repository())
+			env.Setenv("DOCKER_HOST", os.Getenv("DOCKER_HOST"))
+			env.Setenv("IMAGE", dockertest.Image)
 			env.Setenv("SANDBOXD_DATA", filepath.Join(env.WorkDir, "data"))
 			env.Setenv("SANDBOXD_URL", "http://127.0.0.1:1") // until a server starts
+			if what.Setup != nil {
+				return what.Setup(env)
+			}
 			return nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
@@ -53,7 +68,11 @@ func scripts(t *testing.T, dir string) {
 
 // start runs a server that ends its sandboxes when it is interrupted.
 func start(data string, args ...string) (*server.Process, error) {
-	return server.Start(server.Spec{Data: data, Args: append([]string{"--stop-on-interrupt"}, args...), Env: environ(data, "")})
+	spec := server.Spec{Data: data, Args: append([]string{"--stop-on-interrupt"}, args...), Env: environ(data, "")}
+	if home := homeOf(data); home != "" {
+		spec.User, spec.Program = ordinary(), filepath.Join(home, "sandboxd")
+	}
+	return server.Start(spec)
 }
 
 // running holds the server of each script; scripts run in parallel.
@@ -197,6 +216,9 @@ func kinds(v any) any {
 // environ is the environment of a program outside of scripts.
 func environ(data, url string) []string {
 	env := server.Environ("TERM=xterm", "SANDBOXD_DATA="+data)
+	if engine := os.Getenv("DOCKER_HOST"); engine != "" {
+		env = append(env, "DOCKER_HOST="+engine)
+	}
 	if url != "" {
 		env = append(env, "SANDBOXD_URL="+url)
 	}

@@ -69,7 +69,7 @@ func build(dir string, packages []string) error {
 	}
 	built, repository = dir, filepath.Dir(filepath.Dir(wd))
 	// What is up to date is not written again.
-	steps := [][2]string{{"internal/driver/process/initbin/init", "./cmd/init"}, {Program("sandboxd"), "./cmd/sandboxd"}}
+	steps := [][2]string{{"internal/driver/initbin/init", "./cmd/init"}, {Program("sandboxd"), "./cmd/sandboxd"}}
 	for _, name := range packages {
 		steps = append(steps, [2]string{Program(filepath.Base(name)), name})
 	}
@@ -122,6 +122,8 @@ type Spec struct {
 	Args    []string // flags of serve beside --data and --listen
 	Env     []string // default Environ()
 	Log     *Record  // where it logs; default a new one
+
+	User *syscall.Credential // who runs it; default who runs the test
 }
 
 // Process is one run of `sandboxd serve`.
@@ -154,7 +156,7 @@ func Start(spec Spec) (*Process, error) {
 	p.cmd.Env = spec.Env
 	p.cmd.Stderr = spec.Log
 	// Its own process group: a signal to the test's group is not the server's.
-	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Credential: spec.User}
 	stdout, err := p.cmd.StdoutPipe()
 	if err != nil {
 		return nil, err

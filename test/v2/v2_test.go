@@ -26,7 +26,7 @@ var suites = []string{
 }
 
 // expect are the capabilities that a test inside may not be skipped for.
-const expect = "root cgroup2 process seccomp"
+const expect = "root cgroup2 process seccomp rootless"
 
 // bootTimeout bounds the machine's whole life.
 const bootTimeout = 300 * time.Second
@@ -62,13 +62,13 @@ func TestSuitesOnV2(t *testing.T) {
 
 	out := t.TempDir()
 	caps := filepath.Join(out, "caps")
-	overlay := embedInit(t, out)
+	overlay := embedPrograms(t, out)
 	var jobs []job
 	for _, pkg := range suites {
 		jobs = append(jobs, build(t, out, pkg, overlay))
 	}
 	goBuild(t, "build", "-trimpath", "-o", filepath.Join(out, "vminit"), "sandboxd/test/v2/vminit")
-	goBuild(t, "build", "-buildvcs=false", "-o", filepath.Join(out, "prober"), "sandboxd/internal/isolate/prober") // fills the cache
+	goBuild(t, "build", "-buildvcs=false", "-o", filepath.Join(out, "filled"), "sandboxd/internal/isolate/prober") // fills the cache
 	raw, err := json.Marshal(jobs)
 	if err != nil {
 		t.Fatal(err)
@@ -89,14 +89,18 @@ func TestSuitesOnV2(t *testing.T) {
 	}
 }
 
-// embedInit builds the init of sandboxes and answers an overlay of the source
-// tree in which it is embedded: there is no go tool inside, and a binary that an
-// earlier build left in the tree may be older than its sources.
-func embedInit(t *testing.T, out string) string {
+// embedPrograms builds what runs inside sandboxes and answers an overlay of the
+// source tree in which it is embedded: there is no go tool inside, and a binary that
+// an earlier build left in the tree may be older than its sources.
+func embedPrograms(t *testing.T, out string) string {
 	t.Helper()
-	bin := filepath.Join(out, "init")
-	goBuild(t, "build", "-trimpath", "-ldflags=-s -w", "-o", bin, "sandboxd/cmd/init")
-	raw, err := json.Marshal(map[string]any{"Replace": map[string]string{filepath.Join(directory(t, initPackage), "init"): bin}})
+	replace := map[string]string{}
+	for name, pkg := range map[string]string{"init": "sandboxd/cmd/init", "prober": "sandboxd/internal/isolate/prober"} {
+		bin := filepath.Join(out, name)
+		goBuild(t, "build", "-trimpath", "-ldflags=-s -w", "-o", bin, pkg)
+		replace[filepath.Join(directory(t, initPackage), name)] = bin
+	}
+	raw, err := json.Marshal(map[string]any{"Replace": replace})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -107,7 +111,7 @@ func embedInit(t *testing.T, out string) string {
 	return name
 }
 
-const initPackage = "sandboxd/internal/driver/process/initbin"
+const initPackage = "sandboxd/internal/driver/initbin"
 
 // directory answers where a package's sources are.
 func directory(t *testing.T, pkg string) string {

@@ -6,11 +6,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"sync"
 	"testing"
 	"time"
 
 	"sandboxd"
+	"sandboxd/internal/captest"
 	"sandboxd/internal/guest"
 	"sandboxd/internal/guest/wire"
 )
@@ -27,6 +30,8 @@ type Harness struct {
 	True  []string
 	Echo  func(text string) []string
 	Sleep []string
+	// Show writes a file of the sandbox to stdout; nil where there are no files.
+	Show func(name string) []string
 	// End makes an environment end by itself, as a crash of its init would.
 	End func(t testing.TB, d sandboxd.Driver, id string)
 	// Left describes what the driver has on the machine: the same before a test and
@@ -43,6 +48,7 @@ func Run(t *testing.T, harness func(t *testing.T) Harness) {
 		{"start, connect, ping, stop", testStart},
 		{"commands", testCommands},
 		{"a command that cannot be run", testNotFound},
+		{"the host's certificates", testCABundle},
 		{"a newer connection replaces the older", testNewest},
 		{"a second start is a conflict", testConflict},
 		{"a bad specification is refused", testInvalid},
@@ -84,6 +90,31 @@ func Run(t *testing.T, harness func(t *testing.T) Harness) {
 			f.d = h.Open(t)
 			test.run(t, f)
 		})
+	}
+}
+
+// testCABundle shows a file of the host to one environment and none to another.
+func testCABundle(t *testing.T, f *fixture) {
+	captest.Need(t, "driver-files", f.Show != nil, "this driver's environments have no files")
+	spec := f.Spec(t)
+	spec.CABundle = filepath.Join(t.TempDir(), "bundle.pem")
+	if err := os.WriteFile(spec.CABundle, []byte("certificates"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.start(spec); err != nil {
+		t.Fatal(err)
+	}
+	if r := Attach(t, f.d, spec.ID).Run(f.Show(sandboxd.CABundle)...); r.Stdout != "certificates" {
+		t.Errorf("the bundle is %+v", r)
+	}
+	without, _ := f.mustStart()
+	if r := Attach(t, f.d, without.ID).Run(f.Show(sandboxd.CABundle)...); r.Exit.Code == 0 {
+		t.Errorf("a bundle that nobody gave: %+v", r)
+	}
+	missing := f.Spec(t)
+	missing.CABundle = spec.CABundle + ".missing"
+	if _, err := f.start(missing); err == nil {
+		t.Error("a bundle that is not there was no error")
 	}
 }
 

@@ -76,6 +76,14 @@ func (s *Session) Output(command string, stream sandboxd.Stream, _ int64, data [
 	return nil
 }
 
+// Written is what a command wrote to stdout so far.
+func (s *Session) Written(command string) string {
+	r := s.of(command)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return r.Stdout
+}
+
 // Ended is guest.Handler's.
 func (s *Session) Ended(command string, _ int64, exit wire.Exit) {
 	r := s.of(command)

@@ -201,7 +201,7 @@ func (d *Driver) Fingerprint(context.Context) sandboxd.Fingerprint {
 		Works: true,
 		Level: []sandboxd.LevelLine{{Name: "isolation", Detail: "none: programs are built in", Why: "the fake driver runs no untrusted code"}},
 		Capabilities: sandboxd.Capabilities{
-			SurvivesHostRestart: true, Networks: []string{"none"}, WorkspaceBind: !d.world.cfg.NoSharedDisk, Pool: true,
+			SurvivesHostRestart: true, Networks: []string{"none", "proxy"}, WorkspaceBind: !d.world.cfg.NoSharedDisk, Pool: true,
 		},
 	}
 }
@@ -232,9 +232,10 @@ func (d *Driver) Start(ctx context.Context, spec sandboxd.EnvironmentSpec) (sand
 	}
 	w := d.world
 	cfg := w.config()
+	loopback := builtin.NewLoopback()
 	env := &environment{
 		spec: spec, serial: sandboxd.NewID(), gone: make(chan struct{}),
-		server: inside.New(builtin.Spawner{}, inside.Options{Nonce: spec.Nonce}),
+		server: inside.New(builtin.Spawner{Loopback: loopback}, inside.Options{Nonce: spec.Nonce, Dial: loopback.Dial, Ports: loopback.Ports, Listen: loopback.Listen}),
 	}
 	w.mu.Lock()
 	if old := w.envs[spec.ID]; old != nil && !old.over() {

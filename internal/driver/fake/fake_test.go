@@ -32,7 +32,7 @@ func TestProtocol(t *testing.T) {
 	guesttest.Run(t, func(t *testing.T) guesttest.System {
 		d, _ := started(t, fake.NewWorld(fake.Config{}), boxID)
 		return guesttest.System{
-			Nonce: "n", Cwd: "/", Loopback: true,
+			Nonce: "n", Cwd: "/",
 			Connect: func() (io.ReadWriteCloser, error) { return d.Connect(context.Background(), boxID) },
 		}
 	})

@@ -47,7 +47,7 @@ func (d *Driver) Adopt(ctx context.Context, id string, raw sandboxd.Handle) erro
 	if !sandboxd.ValidID(id) {
 		return sandboxd.Invalid("id", "no sandbox has this id")
 	}
-	if d.groups == nil {
+	if d.groups == nil && !d.rootless {
 		return sandboxd.Wrap(sandboxd.ClassUnavailable, d.groupErr, "the machine has no cgroups that the process driver can use")
 	}
 	d.mu.Lock()
@@ -70,7 +70,9 @@ func (d *Driver) Adopt(ctx context.Context, id string, raw sandboxd.Handle) erro
 		err = herr
 	}
 	if err == nil {
-		e.groups.adopt(e.name)
+		if d.groups != nil {
+			e.groups.adopt(e.name)
+		}
 		if err = d.commit(e, h.PID, pidfd); err == nil {
 			d.release(e, true)
 			return nil

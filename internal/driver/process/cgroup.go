@@ -56,6 +56,9 @@ const (
 func findGroups(dataDir string) (*groups, error) {
 	sum := sha256.Sum256([]byte(dataDir))
 	name := basePrefix + hex.EncodeToString(sum[:baseSum])
+	if os.Geteuid() != 0 {
+		return findDelegated(name)
+	}
 	text, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
 		return nil, err
@@ -201,7 +204,13 @@ func (r root) delegate(dir string) error {
 		if containsAll(strings.Fields(have), r.controllers) {
 			continue
 		}
-		if err := writeFile(file, want); err != nil {
+		err = writeFile(file, want)
+		if err == unix.EBUSY && at == r.mount && os.Geteuid() != 0 {
+			if err = makeRoom(at); err == nil {
+				err = writeFile(file, want)
+			}
+		}
+		if err != nil {
 			return fmt.Errorf("hand cgroup controllers down: %w", err)
 		}
 	}

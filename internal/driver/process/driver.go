@@ -1,7 +1,8 @@
 // Package process is the driver that isolates with what the kernel has: its own
 // namespaces, cgroups, a user of its own, Landlock and seccomp, and no daemon.
-// It is a sandboxd.Driver and sandboxd.CommandGroups. It needs root. What happens
-// inside the new namespaces is in internal/isolate/setup.
+// It is a sandboxd.Driver and, where the machine has cgroups for it,
+// sandboxd.CommandGroups. Without root it isolates as well as an ordinary user can;
+// see rootless.go. What happens inside the new namespaces is in internal/isolate/setup.
 package process
 
 import (
@@ -19,7 +20,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sandboxd"
+	"sandboxd/internal/driver/initbin"
 	"sandboxd/internal/driver/pool"
+	"sandboxd/internal/driver/queue"
 	"sandboxd/internal/isolate"
 )
 
@@ -36,20 +39,31 @@ type Driver struct {
 	cfg      Config
 	groups   *groups // nil when the machine has none
 	groupErr error
+	roll     roll // in place of the groups where there are none
+	rootless bool
 	seccomp  []byte
 	landlock int
 	bootID   string
-	events   *queue
+	events   *queue.Queue
+	init     *initbin.Place
+	weak     weakness
 	ready    *pool.Pool[kind, *member]
 	sweeping sync.Once
-
-	initMu   sync.Mutex
-	initPath string
 
 	mu     sync.Mutex
 	closed bool
 	envs   map[string]*environment
 }
+
+// weakness is what sandboxes are started without. It is for the tests that show
+// that the selftest finds each missing protection; nothing but a test of this
+// package can set it, and so no setting and no variable.
+type weakness struct {
+	namespaces uintptr  // flags of clone
+	steps      []string // of setup.Spec.Without
+}
+
+func (w weakness) any() bool { return w.namespaces != 0 || len(w.steps) > 0 }
 
 var (
 	_ sandboxd.Driver        = (*Driver)(nil)
@@ -100,7 +114,8 @@ func New(cfg Config) (*Driver, error) {
 		return nil, fmt.Errorf("make the run directory: %w", err)
 	}
 	d := &Driver{cfg: cfg, seccomp: program, landlock: isolate.LandlockABI(), bootID: string(boot[:36]),
-		events: newQueue(), envs: map[string]*environment{}}
+		events: queue.New(), init: initbin.In(filepath.Join(cfg.DataDir, "bin")), envs: map[string]*environment{}, rootless: os.Geteuid() != 0}
+	d.roll = roll{dir: cfg.RunDir, boot: d.bootID}
 	d.groups, d.groupErr = findGroups(cfg.DataDir)
 	d.ready = pool.New(pool.Options[kind, *member]{Make: d.makeMember, End: d.endMember, Busy: busy,
 		Failed: func(err error) { cfg.Log.Warn("no environment can be kept ready", "err", err) }})
@@ -111,7 +126,7 @@ func New(cfg Config) (*Driver, error) {
 func (d *Driver) Name() string { return "process" }
 
 // Events is sandboxd.Driver's.
-func (d *Driver) Events() <-chan sandboxd.DriverEvent { return d.events.out }
+func (d *Driver) Events() <-chan sandboxd.DriverEvent { return d.events.Out() }
 
 // Close lets go of every environment; they live on.
 func (d *Driver) Close() error {
@@ -128,7 +143,7 @@ func (d *Driver) Close() error {
 		e.letGo()
 	}
 	d.ready.Close()
-	d.events.close()
+	d.events.Close()
 	if d.groups != nil {
 		d.groups.removeBase() // stays while a sandbox is in it
 	}
@@ -248,12 +263,13 @@ func (d *Driver) Inspect(_ context.Context, id string) (sandboxd.EnvironmentStat
 
 // List is sandboxd.Driver's: what has cgroups of this data directory.
 func (d *Driver) List(context.Context) ([]string, error) {
-	if d.groups == nil {
-		return nil, nil
+	list := d.roll.list
+	if d.groups != nil {
+		list = d.groups.list
 	}
-	names, err := d.groups.list()
+	names, err := list()
 	if err != nil {
-		return nil, sandboxd.Wrap(sandboxd.ClassInternal, err, "read the cgroups")
+		return nil, sandboxd.Wrap(sandboxd.ClassInternal, err, "read what environments there are")
 	}
 	linked, err := d.links()
 	if err != nil {
@@ -339,12 +355,14 @@ func (d *Driver) stop(ctx context.Context, e *environment) error {
 // All mounts went with the last process.
 func (d *Driver) clean(ctx context.Context, name string) error {
 	var errs []error
+	kill, remove := d.roll.kill, d.roll.remove
 	if d.groups != nil {
-		if err := d.groups.kill(ctx, name); err != nil {
-			errs = append(errs, err)
-		} else if err := d.groups.remove(ctx, name); err != nil {
-			errs = append(errs, err)
-		}
+		kill, remove = d.groups.kill, d.groups.remove
+	}
+	if err := kill(ctx, name); err != nil {
+		errs = append(errs, err)
+	} else if err := remove(ctx, name); err != nil {
+		errs = append(errs, err)
 	}
 	for _, file := range []string{socketName(name), logName(name)} {
 		if err := os.Remove(filepath.Join(d.cfg.RunDir, file)); err != nil && !errors.Is(err, os.ErrNotExist) {

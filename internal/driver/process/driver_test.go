@@ -48,7 +48,11 @@ var lastUID atomic.Uint32
 // newSpec makes the directories of an environment, owned by a user of its own.
 func newSpec(t testing.TB, dir string) sandboxd.EnvironmentSpec {
 	t.Helper()
-	spec := sandboxd.EnvironmentSpec{ID: sandboxd.NewID(), Generation: 1, UID: 210_000 + lastUID.Add(1),
+	uid := 210_000 + lastUID.Add(1)
+	if os.Geteuid() != 0 {
+		uid = uint32(os.Geteuid())
+	}
+	spec := sandboxd.EnvironmentSpec{ID: sandboxd.NewID(), Generation: 1, UID: uid,
 		Hostname: "box", Limits: sandboxd.DefaultLimits()}
 	base := filepath.Join(dir, "workspaces", spec.ID)
 	spec.Workspace, spec.Home = filepath.Join(base, "workspace"), filepath.Join(base, "home")
@@ -68,10 +72,11 @@ func newSpec(t testing.TB, dir string) sandboxd.EnvironmentSpec {
 func leftovers(dir string) string {
 	var b strings.Builder
 	g, err := findGroups(dir)
-	if err != nil {
-		return err.Error()
+	list := roll{dir: filepath.Join(dir, "run")}.list
+	if err == nil {
+		list = g.list
 	}
-	ids, err := g.list()
+	ids, err := list()
 	fmt.Fprintln(&b, "cgroups", ids, err)
 	mounts, err := os.ReadFile("/proc/self/mountinfo")
 	// Below dir alone: other suites mount beside this one.
@@ -97,16 +102,34 @@ func leftovers(dir string) string {
 	return b.String()
 }
 
+// bare is the driver itself, also where it has no groups.
+func bare(d sandboxd.Driver) *Driver {
+	switch without := d.(type) {
+	case withoutGroups:
+		d = without.Driver
+	case withoutPool:
+		d = without.Driver
+	}
+	return d.(*Driver)
+}
+
 func harness(t testing.TB) drivertest.Harness {
 	dir := t.TempDir()
 	return drivertest.Harness{
-		Open:  func(t testing.TB) sandboxd.Driver { return openDriver(t, dir) },
+		Open: func(t testing.TB) sandboxd.Driver {
+			d, err := Open(Config{DataDir: dir, RunDir: filepath.Join(dir, "run")})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return d
+		},
 		Spec:  func(t testing.TB) sandboxd.EnvironmentSpec { return newSpec(t, dir) },
 		True:  []string{"true"},
 		Echo:  func(text string) []string { return []string{"echo", text} },
 		Sleep: []string{"sleep", "1000"},
+		Show:  func(name string) []string { return []string{"cat", name} },
 		End: func(t testing.TB, d sandboxd.Driver, id string) {
-			e, err := d.(*Driver).running(id)
+			e, err := bare(d).running(id)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -130,8 +153,8 @@ func TestSuiteWithAPool(t *testing.T) {
 		h := harness(t)
 		cold := h.Open
 		h.Open = func(t testing.TB) sandboxd.Driver {
-			d := cold(t).(*Driver)
-			warm(t, d, h.Spec(t), 3)
+			d := cold(t)
+			warm(t, bare(d), h.Spec(t), 3)
 			return d
 		}
 		return h
@@ -141,7 +164,7 @@ func TestSuiteWithAPool(t *testing.T) {
 // warm waits until n environments are ready for sandboxes as that of spec.
 func warm(t testing.TB, d *Driver, spec sandboxd.EnvironmentSpec, n int) {
 	t.Helper()
-	program, err := d.installInit(context.Background())
+	program, err := d.init.Install(context.Background())
 	if err != nil {
 		t.Fatal(err)
 	}

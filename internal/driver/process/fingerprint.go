@@ -19,7 +19,7 @@ const probeUID = 65533
 // environment and stops it: only that shows that they work together.
 func (d *Driver) Fingerprint(ctx context.Context) sandboxd.Fingerprint {
 	fp := sandboxd.Fingerprint{Works: true, Level: d.level(), Capabilities: sandboxd.Capabilities{
-		SurvivesHostRestart: true, CommandCgroup: d.groups != nil, Networks: []string{"none"}, WorkspaceBind: true, Pool: true,
+		SurvivesHostRestart: true, CommandCgroup: d.groups != nil, Networks: []string{"none", "proxy"}, WorkspaceBind: true, Pool: d.pools(),
 	}}
 	for _, line := range fp.Level {
 		if line.Needed && !line.OK {
@@ -27,7 +27,9 @@ func (d *Driver) Fingerprint(ctx context.Context) sandboxd.Fingerprint {
 			return fp
 		}
 	}
-	d.groups.sweep()
+	if d.groups != nil {
+		d.groups.sweep()
+	}
 	if err := d.trial(ctx); err != nil {
 		fp.Works, fp.Reason = false, err.Error()
 		fp.Hint = "a container or a security module may forbid the step that is named; run the server outside of it"
@@ -53,17 +55,23 @@ func (d *Driver) level() []sandboxd.LevelLine {
 		cgroups = d.groupErr.Error()
 	}
 	lines := []sandboxd.LevelLine{
-		line("root", os.Geteuid() == 0, fmt.Sprintf("uid %d", os.Geteuid()), "run the server as root"),
 		line("namespaces", len(missing) == 0, strings.TrimSpace(found(len(missing) == 0)+" "+strings.Join(missing, " ")),
 			"the kernel was built without them"),
-		line("cgroups", d.groups != nil, cgroups, "without them nothing limits memory and processes: mount cgroup2 with the memory and pids controllers"),
 		line("seccomp", isolate.HasSeccomp(), found(isolate.HasSeccomp()), "needs CONFIG_SECCOMP_FILTER"),
 		line("no_new_privs", true, "set for every process", ""),
-		line("user", true, "each sandbox its own, no capability in any set", ""),
 		line("pidfd", isolate.HasPidfd(), found(isolate.HasPidfd()), "needs Linux 5.3"),
 		line("openat2", isolate.HasOpenat2(), found(isolate.HasOpenat2()), "needs Linux 5.6"),
 		line("mount_setattr", isolate.HasMountSetattr(), found(isolate.HasMountSetattr()), "needs Linux 5.12"),
-		{Name: "user namespace", OK: false, Detail: "not used as root: a sandbox is an own unprivileged user", Why: "defence in depth only"},
+	}
+	if d.rootless {
+		lines = append(d.rootlessLevel(cgroups), lines...)
+	} else {
+		lines = append([]sandboxd.LevelLine{
+			line("root", true, "uid 0", ""),
+			line("cgroups", d.groups != nil, cgroups, "without them nothing limits memory and processes: mount cgroup2 with the memory and pids controllers"),
+			line("user", true, "each sandbox its own, no capability in any set", ""),
+			{Name: "user namespace", OK: false, Detail: "not used as root: a sandbox is an own unprivileged user", Why: "defence in depth only"},
+		}, lines...)
 	}
 	landlock := sandboxd.LevelLine{Name: "landlock", OK: d.landlock >= 2, Detail: fmt.Sprintf("ABI %d", d.landlock)}
 	switch {
@@ -85,7 +93,11 @@ func (d *Driver) trial(ctx context.Context) error {
 		return err
 	}
 	defer os.RemoveAll(dir)
-	spec := sandboxd.EnvironmentSpec{ID: sandboxd.NewID(), Generation: 1, UID: probeUID, Hostname: "probe",
+	uid := uint32(probeUID)
+	if d.rootless {
+		uid = uint32(os.Geteuid())
+	}
+	spec := sandboxd.EnvironmentSpec{ID: sandboxd.NewID(), Generation: 1, UID: uid, Hostname: "probe",
 		Workspace: filepath.Join(dir, "workspace"), Home: filepath.Join(dir, "home"), Limits: sandboxd.DefaultLimits()}
 	for _, sub := range []string{spec.Workspace, spec.Home} {
 		if err := os.Mkdir(sub, 0o700); err != nil {

@@ -53,7 +53,8 @@ func open(t testing.TB, change func(*sandboxd.EnvironmentSpec), ready int) *box 
 	t.Helper()
 	h := harness(t)
 	before := h.Left()
-	d := h.Open(t).(*Driver)
+	opened := h.Open(t)
+	d := bare(opened)
 	spec := h.Spec(t)
 	if change != nil {
 		change(&spec)
@@ -72,13 +73,11 @@ func open(t testing.TB, change func(*sandboxd.EnvironmentSpec), ready int) *box 
 			t.Errorf("left behind\nbefore:\n%s\nafter:\n%s", before, after)
 		}
 	})
-	return &box{Session: drivertest.Attach(t, d, spec.ID), d: d, spec: spec}
+	return &box{Session: drivertest.Attach(t, opened, spec.ID), d: d, spec: spec}
 }
 
-// probe builds the prober into the workspace and runs it.
-func (b *box) probe(t *testing.T, args ...string) map[string]string {
+func buildProber(t testing.TB, name string) {
 	t.Helper()
-	name := filepath.Join(b.spec.Workspace, "prober")
 	cmd := exec.Command("go", "build", "-o", name, "sandboxd/internal/isolate/prober")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
@@ -87,6 +86,18 @@ func (b *box) probe(t *testing.T, args ...string) map[string]string {
 	if err := os.Chmod(name, 0o755); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// probe builds the prober into the workspace and runs it.
+func (b *box) probe(t *testing.T, args ...string) map[string]string {
+	t.Helper()
+	buildProber(t, filepath.Join(b.spec.Workspace, "prober"))
+	return b.prove(t, args...)
+}
+
+// prove runs the prober that is in the workspace.
+func (b *box) prove(t *testing.T, args ...string) map[string]string {
+	t.Helper()
 	r := b.Run(append([]string{"./prober"}, args...)...)
 	var out map[string]string
 	if err := json.Unmarshal([]byte(r.Stdout), &out); err != nil {
@@ -102,7 +113,12 @@ func TestIsolation(t *testing.T) { both(t, testIsolation) }
 
 func testIsolation(t *testing.T, openBox opener) {
 	b := openBox(t, nil)
-	got := b.probe(t)
+	b.judge(t, b.probe(t))
+}
+
+// judge compares what the prober found with what a sandbox must be.
+func (b *box) judge(t *testing.T, got map[string]string) {
+	t.Helper()
 	uid := fmt.Sprint(b.spec.UID)
 	four := strings.Join([]string{uid, uid, uid, uid}, " ")
 	want := map[string]string{

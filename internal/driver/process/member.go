@@ -45,22 +45,12 @@ func kindOf(program string, spec sandboxd.EnvironmentSpec) kind {
 // member is an environment that is built and waits to learn whose it is. It has no
 // user, no directories, no secret and no process 1 yet, only its set-up stage, which
 // ends when the orders socket is closed.
-type member struct {
-	*launch
-	start uint64 // of its process, as in a handle
-}
+type member struct{ *launch }
 
 // makeMember is the pool's.
 func (d *Driver) makeMember(ctx context.Context, k kind) (*member, error) {
 	l := &launch{driver: d, spec: k.spec, name: memberPrefix + sandboxd.NewID(), pooled: true, program: k.program}
-	m := &member{launch: l}
-	err := l.run(ctx)
-	if err == nil {
-		if m.start, err = startTime(l.pid); err != nil {
-			l.kill()
-		}
-	}
-	if err != nil {
+	if err := l.run(ctx); err != nil {
 		d.cleanMember(l.name)
 		l.close()
 		return nil, err
@@ -72,7 +62,7 @@ func (d *Driver) makeMember(ctx context.Context, k kind) (*member, error) {
 	}
 	l.files = []*os.File{l.orders, l.ready}
 	fpMemberMade.Hit()
-	return m, nil
+	return &member{l}, nil
 }
 
 // endMember is the pool's.
@@ -90,9 +80,14 @@ func (d *Driver) cleanMember(name string) {
 	}
 }
 
+// pools says whether environments may be kept ready. The mounts that come with the
+// orders are made by the server, which only root can; and what a test made weak is no
+// other sandbox's.
+func (d *Driver) pools() bool { return d.groups != nil && !d.rootless && !d.weak.any() }
+
 // KeepReady is sandboxd.EnvironmentPool's.
 func (d *Driver) KeepReady(n int) {
-	if d.groups == nil || os.Geteuid() != 0 {
+	if !d.pools() {
 		return
 	}
 	d.sweeping.Do(d.sweepMembers)
@@ -126,7 +121,7 @@ func (d *Driver) sweepMembers() {
 func (d *Driver) handOver(ctx context.Context, e *environment, m *member, spec sandboxd.EnvironmentSpec) (sandboxd.Handle, error) {
 	fpMemberTaken.Hit()
 	defer m.close()
-	handle, err := d.handle(m.launch, m.start, spec)
+	handle, err := m.handle(spec)
 	if err == nil {
 		err = d.give(ctx, m, spec)
 	}

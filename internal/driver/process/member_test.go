@@ -17,7 +17,7 @@ import (
 // take answers a member that was made for sandboxes as that of spec.
 func take(t *testing.T, d *Driver, spec sandboxd.EnvironmentSpec) *member {
 	t.Helper()
-	program, err := d.installInit(t.Context())
+	program, err := d.init.Install(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -153,7 +153,7 @@ func TestAnotherKindIsAMiss(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	program, err := d.installInit(t.Context())
+	program, err := d.init.Install(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -2,8 +2,6 @@ package process
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -17,7 +15,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sandboxd"
-	"sandboxd/internal/driver/process/initbin"
 	"sandboxd/internal/isolate/setup"
 )
 
@@ -63,10 +60,16 @@ func (d *Driver) check(spec sandboxd.EnvironmentSpec) error {
 		return sandboxd.Invalid("id", "no sandbox has this id")
 	case spec.UID == 0:
 		return sandboxd.Invalid("uid", "a sandbox may not be root")
-	case os.Geteuid() != 0:
-		return sandboxd.Errorf(sandboxd.ClassUnavailable, "the process driver needs root").
-			WithHint("run the server as root, or use another driver")
-	case d.groups == nil:
+	case spec.Image != "":
+		return sandboxd.Errorf(sandboxd.ClassUnsupported, "the process driver runs the machine's own programs and no image").
+			WithHint("open the sandbox with the docker driver")
+	case spec.OCIRuntime != "" || spec.WritableRoot:
+		return sandboxd.Errorf(sandboxd.ClassUnsupported, "the process driver has no OCI runtime and no root that takes writes").
+			WithHint("open the sandbox with the docker driver")
+	case d.rootless && spec.UID != uint32(os.Geteuid()):
+		return sandboxd.Errorf(sandboxd.ClassUnavailable, "the sandbox's files belong to user %d and the server is user %d", spec.UID, os.Geteuid()).
+			WithHint("without root a server runs the sandboxes of its own user only; run it as root")
+	case d.groups == nil && !d.rootless:
 		return sandboxd.Wrap(sandboxd.ClassUnavailable, d.groupErr, "the machine has no cgroups that the process driver can use")
 	}
 	return nil
@@ -82,7 +85,7 @@ func (d *Driver) reserve(e *environment) error {
 	}
 	old := d.envs[e.id]
 	if old == nil {
-		if _, err := os.Lstat(d.groups.dir("pids", d.onDisk(e.id))); err == nil {
+		if d.left(e.id) {
 			return conflict // of an earlier server, not adopted
 		}
 	} else {
@@ -105,30 +108,27 @@ func (d *Driver) start(ctx context.Context, e *environment, spec sandboxd.Enviro
 	if err := d.clear(ctx, spec.ID); err != nil {
 		return nil, sandboxd.Wrap(sandboxd.ClassUnavailable, err, "remove what the last environment left")
 	}
-	program, err := d.installInit(ctx)
+	program, err := d.init.Install(ctx)
 	if err != nil {
 		return nil, sandboxd.Wrap(sandboxd.ClassUnavailable, err, "the init cannot be installed")
 	}
 	e.started = time.Now()
-	if m, ok := d.ready.Take(kindOf(program, spec)); ok {
-		handle, err := d.handOver(ctx, e, m, spec)
-		if err == nil || ctx.Err() != nil {
-			return handle, err
+	if d.pools() {
+		if m, ok := d.ready.Take(kindOf(program, spec)); ok {
+			handle, err := d.handOver(ctx, e, m, spec)
+			if err == nil || ctx.Err() != nil {
+				return handle, err
+			}
+			// What is wrong with the sandbox the cold path says better.
+			d.cfg.Log.Warn("a ready environment was of no use", "sandbox", spec.ID, "err", err)
 		}
-		// What is wrong with the sandbox the cold path says better.
-		d.cfg.Log.Warn("a ready environment was of no use", "sandbox", spec.ID, "err", err)
 	}
 	l := &launch{driver: d, spec: spec, name: spec.ID, program: program}
 	defer l.close()
 	if err := l.run(ctx); err != nil {
 		return nil, err
 	}
-	start, err := startTime(l.pid)
-	if err != nil {
-		l.kill()
-		return nil, sandboxd.Wrap(sandboxd.ClassUnavailable, err, "the sandbox ended at once")
-	}
-	handle, err := d.handle(l, start, spec)
+	handle, err := l.handle(spec)
 	if err == nil {
 		err = d.commit(e, l.pid, l.pidfd)
 	}
@@ -138,11 +138,6 @@ func (d *Driver) start(ctx context.Context, e *environment, spec sandboxd.Enviro
 	}
 	l.pidfd = -1
 	return handle, nil
-}
-
-func (d *Driver) handle(l *launch, start uint64, spec sandboxd.EnvironmentSpec) (sandboxd.Handle, error) {
-	return json.Marshal(handle{PID: l.pid, Start: start, Boot: d.bootID, Init: filepath.Base(l.program),
-		Generation: spec.Generation, Limits: spec.Limits})
 }
 
 // commit makes a living process the environment's and watches it. It takes pidfd
@@ -166,6 +161,9 @@ func (d *Driver) commit(e *environment, pid, pidfd int) error {
 // makeGroups makes a sandbox's cgroups with its limits.
 func (d *Driver) makeGroups(name string, lim sandboxd.Limits) error {
 	g := d.groups
+	if g == nil {
+		return nil
+	}
 	leaf, commands := filepath.Join(name, initLeaf), filepath.Join(name, commandsDir)
 	for _, sub := range []string{leaf, filepath.Join(commands, otherLeaf)} {
 		if err := g.create(sub); err != nil {
@@ -177,41 +175,6 @@ func (d *Driver) makeGroups(name string, lim sandboxd.Limits) error {
 		g.limitMemory(commands, lim.MemoryBytes), g.limitPIDs(commands, lim.PIDs),
 		g.limitMemory(leaf, initMemory), g.limitPIDs(leaf, initPIDs),
 	)
-}
-
-// installInit puts the init where it is executed from. Not readable for others:
-// so the kernel never lets a sandbox look into its process 1.
-func (d *Driver) installInit(ctx context.Context) (string, error) {
-	d.initMu.Lock()
-	defer d.initMu.Unlock()
-	if d.initPath != "" {
-		if _, err := os.Lstat(d.initPath); err == nil {
-			return d.initPath, nil
-		}
-	}
-	program, err := initbin.Program(ctx)
-	if err != nil {
-		return "", err
-	}
-	sum := sha256.Sum256(program)
-	dir := filepath.Join(d.cfg.DataDir, "bin")
-	path := filepath.Join(dir, "init-"+hex.EncodeToString(sum[:8]))
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return "", err
-	}
-	if have, err := os.ReadFile(path); err != nil || sha256.Sum256(have) != sum {
-		f, err := os.CreateTemp(dir, ".init-")
-		if err != nil {
-			return "", err
-		}
-		defer os.Remove(f.Name())
-		_, werr := f.Write(program)
-		if err := errors.Join(werr, f.Chmod(0o711), f.Close(), os.Rename(f.Name(), path)); err != nil {
-			return "", err
-		}
-	}
-	d.initPath = path
-	return path, nil
 }
 
 // launch is one start of an init: its descriptors and what it said.
@@ -226,6 +189,7 @@ type launch struct {
 	ready   *os.File // has the report
 	pid     int
 	pidfd   int
+	start   uint64 // of the process, as in a handle
 }
 
 func (l *launch) close() {
@@ -277,7 +241,9 @@ func (l *launch) run(ctx context.Context) error {
 		l.kill()
 		return sandboxd.Wrap(sandboxd.ClassUnavailable, gerr, "the sandbox's cgroups cannot be made")
 	}
-	err = l.instruct()
+	if err = l.identify(); err == nil {
+		err = l.instruct()
+	}
 	if err == nil && l.pooled {
 		err = l.built(ctx)
 	}
@@ -293,6 +259,26 @@ func (l *launch) run(ctx context.Context) error {
 		return err
 	}
 	return nil
+}
+
+// identify notes which process it is. Where no cgroup does it, the roll tells of the
+// environment from here on.
+func (l *launch) identify() (err error) {
+	d := l.driver
+	if l.start, err = startTime(l.pid); err != nil || d.groups != nil {
+		return err
+	}
+	raw, err := l.handle(l.spec)
+	if err != nil {
+		return err
+	}
+	return d.roll.enter(l.name, raw)
+}
+
+// handle is that of the sandbox of spec, which l.spec is unless it is pooled.
+func (l *launch) handle(spec sandboxd.EnvironmentSpec) (sandboxd.Handle, error) {
+	return json.Marshal(handle{PID: l.pid, Start: l.start, Boot: l.driver.bootID, Init: filepath.Base(l.program),
+		Generation: spec.Generation, Limits: spec.Limits})
 }
 
 // fork starts the set-up stage.
@@ -329,7 +315,7 @@ func (l *launch) fork() error {
 	l.pidfd = -1
 	l.pid, err = syscall.ForkExec(l.program, []string{"init", "setup"}, &syscall.ProcAttr{
 		Dir: "/", Env: setup.Environment, Files: []uintptr{null.Fd(), null.Fd(), log.Fd(), socket.Fd(), theirs.Fd(), readyW.Fd()},
-		Sys: &syscall.SysProcAttr{Cloneflags: namespaces, Setsid: true, PidFD: &l.pidfd},
+		Sys: d.cloneInto(&l.pidfd),
 	})
 	if err != nil {
 		return err
@@ -366,22 +352,20 @@ func (l *launch) bind() (*os.File, error) {
 // and of the init's own groups.
 func (l *launch) instruct() error {
 	d := l.driver
-	fds, err := d.groups.open(filepath.Join(l.name, commandsDir, otherLeaf), false)
+	fds, commands, err := d.joinFiles(l.name)
 	if err != nil {
 		return err
 	}
-	defer func() { closeAll(fds) }()
-	commands := len(fds)
-	own, err := d.groups.openIn(filepath.Join(l.name, initLeaf), func(root) bool { return true })
-	if err != nil {
-		return err
+	defer closeAll(fds)
+	second := setup.Second{Nonce: l.spec.Nonce, OpenFiles: l.spec.Limits.OpenFiles, Groups: commands}
+	if d.groups == nil {
+		second.Alone, second.DataBytes, second.Processes = true, l.spec.Limits.MemoryBytes, l.spec.Limits.PIDs
 	}
-	fds = append(fds, own...)
 	body, err := json.Marshal(setup.Spec{
 		Base: filepath.Join(d.cfg.RunDir, rootMount), Root: d.cfg.RootDir,
-		Workspace: l.spec.Workspace, Home: l.spec.Home, UID: l.spec.UID, Hostname: l.spec.Hostname,
+		Workspace: l.spec.Workspace, Home: l.spec.Home, CABundle: l.spec.CABundle, UID: l.spec.UID, Hostname: l.spec.Hostname,
 		TmpBytes: l.spec.Limits.TmpBytes, Seccomp: d.seccomp, Landlock: d.landlock, OOMScore: oomScore,
-		InitGroups: len(own), Pooled: l.pooled, Second: setup.Second{Nonce: l.spec.Nonce, OpenFiles: l.spec.Limits.OpenFiles, Groups: commands},
+		Rootless: d.rootless, InitGroups: len(fds) - commands, Pooled: l.pooled, Second: second, Without: d.weak.steps,
 	})
 	if err != nil {
 		return err
@@ -390,9 +374,31 @@ func (l *launch) instruct() error {
 		return errors.New("the specification is too long")
 	}
 	_, err = retryInterrupted(func() (int, error) {
-		return 0, unix.Sendmsg(int(l.orders.Fd()), body, unix.UnixRights(fds...), nil, unix.MSG_NOSIGNAL)
+		var rights []byte
+		if len(fds) > 0 {
+			rights = unix.UnixRights(fds...)
+		}
+		return 0, unix.Sendmsg(int(l.orders.Fd()), body, rights, nil, unix.MSG_NOSIGNAL)
 	})
 	return err
+}
+
+// joinFiles answers the files by which the groups of a sandbox are joined: first those
+// of where commands go, so many, then those of the init's own.
+func (d *Driver) joinFiles(name string) (fds []int, commands int, err error) {
+	if d.groups == nil {
+		return nil, 0, nil
+	}
+	fds, err = d.groups.open(filepath.Join(name, commandsDir, otherLeaf), false)
+	if err != nil {
+		return nil, 0, err
+	}
+	own, err := d.groups.openIn(filepath.Join(name, initLeaf), func(root) bool { return true })
+	if err != nil {
+		closeAll(fds)
+		return nil, 0, err
+	}
+	return append(fds, own...), len(fds), nil
 }
 
 // await reads the init's one report.

@@ -3,12 +3,14 @@
 //
 // It is not a shell and not an isolation: nothing here starts a host process or
 // touches a file. Programs: echo, cat, sleep, exit, true, false, flood BYTES,
-// stderr TEXT, env, pwd, and /bin/sh -c with these separated by ';'.
+// stderr TEXT, env, pwd, fetch URL, listen (see Loopback), and /bin/sh -c with these separated
+// by ';'.
 package builtin
 
 import (
 	"fmt"
 	"io"
+	"net"
 	"strconv"
 	"strings"
 	"sync"
@@ -23,13 +25,15 @@ import (
 
 // Spawner implements inside.Spawner. The zero value works and is safe for
 // concurrent use.
-type Spawner struct{}
+type Spawner struct {
+	Loopback *Loopback // the network of its programs; nil for none
+}
 
 var _ inside.Spawner = Spawner{}
 
 // Spawn implements inside.Spawner. Groups are closed: there is no process to join
 // them.
-func (Spawner) Spawn(spec wire.Start, groups []int) (inside.Process, error) {
+func (s Spawner) Spawn(spec wire.Start, groups []int) (inside.Process, error) {
 	for _, fd := range groups {
 		unix.Close(fd)
 	}
@@ -37,7 +41,7 @@ func (Spawner) Spawn(spec wire.Start, groups []int) (inside.Process, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &process{spec: spec, done: make(chan struct{}), killed: make(chan struct{})}
+	p := &process{spec: spec, loopback: s.Loopback, done: make(chan struct{}), killed: make(chan struct{})}
 	p.outR, p.outW = io.Pipe()
 	p.errR, p.errW = io.Pipe()
 	if spec.TTY {
@@ -70,6 +74,7 @@ func parse(argv []string) ([][]string, error) {
 // process is one run of built-in programs.
 type process struct {
 	spec       wire.Start
+	loopback   *Loopback
 	inR        *io.PipeReader
 	inW        *io.PipeWriter
 	outR, errR *io.PipeReader
@@ -99,6 +104,8 @@ func init() {
 		"sleep":  sleep,
 		"exit":   func(_ *process, args []string) int { return number(args) & 0xff },
 		"flood":  flood,
+		"fetch":  fetch,
+		"listen": listen,
 	}
 }
 
@@ -178,6 +185,36 @@ func flood(p *process, args []string) int {
 		if err != nil {
 			return 1
 		}
+	}
+	return 0
+}
+
+// fetch prints what the proxy that HTTP_PROXY names answers, its head included.
+func fetch(p *process, args []string) int {
+	proxy := ""
+	for _, v := range p.spec.Env {
+		if value, ok := strings.CutPrefix(v, "HTTP_PROXY=http://"); ok {
+			proxy = value
+		}
+	}
+	_, number, err := net.SplitHostPort(proxy)
+	if err != nil || len(args) == 0 || p.loopback == nil {
+		return p.usage("fetch: there is no proxy")
+	}
+	port, err := strconv.ParseUint(number, 10, 16)
+	if err != nil {
+		return p.usage("fetch: there is no proxy")
+	}
+	conn, err := p.loopback.Connect(uint16(port))
+	if err != nil {
+		return p.usage("fetch: " + err.Error())
+	}
+	defer conn.Close()
+	if _, err := fmt.Fprintf(conn, "GET %s HTTP/1.1\r\nHost: proxy\r\nConnection: close\r\n\r\n", args[0]); err != nil {
+		return 1
+	}
+	if _, err := io.Copy(p.outW, conn); err != nil {
+		return 1
 	}
 	return 0
 }

@@ -13,7 +13,7 @@ import (
 	"io"
 	"net"
 	"strconv"
-	"sync"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -29,18 +29,19 @@ type System struct {
 	// Connect opens another connection to the one init; the newest is in force.
 	Connect func() (io.ReadWriteCloser, error)
 	// Argv maps a program of the suite to what runs it there; nil leaves it as it
-	// is. Programs: echo TEXT, stderr TEXT, cat, sleep SECONDS, exit CODE, and
-	// flood BYTES, which writes any bytes to stdout.
+	// is. Programs: echo TEXT, stderr TEXT, cat, sleep SECONDS, exit CODE, flood
+	// BYTES, which writes any bytes to stdout, and listen (see builtin.Loopback).
 	Argv func(program string, args ...string) []string
 	// Cwd and Env of every command.
 	Cwd string
 	Env []string
 	// Nonce is the secret of the init.
 	Nonce string
-	// Loopback says that Dial reaches the ports of this process.
-	Loopback bool
 	// Service opens a service from inside; nil skips that case.
 	Service func(ctx context.Context, name string) (io.ReadWriteCloser, error)
+	// Inside opens a connection from inside to a port of the sandbox's loopback; nil
+	// skips that case.
+	Inside func(port uint16) (net.Conn, error)
 }
 
 // Timeout bounds every wait of the suite.
@@ -56,7 +57,8 @@ func Run(t *testing.T, open func(t *testing.T) System) {
 		{"ExitCodes", testExitCodes}, {"Signal", testSignal}, {"NotFound", testNotFound}, {"Conflict", testConflict},
 		{"StalledHandler", testStalledHandler}, {"StalledStdin", testStalledStdin}, {"UnacknowledgedBound", testBound},
 		{"Reattach", testReattach}, {"EndedRepeats", testEndedRepeats}, {"HalfFrame", testHalfFrame},
-		{"Version", testVersion}, {"Secret", testSecret}, {"Service", testService}, {"Dial", testDial}, {"Ping", testPing},
+		{"Version", testVersion}, {"Secret", testSecret}, {"Service", testService}, {"Listen", testListen}, {"Dial", testDial}, {"DialClosed", testDialClosed}, {"DialReset", testDialReset}, {"DialStalled", testDialStalled},
+		{"DialGivenUp", testDialGivenUp}, {"Ports", testPorts}, {"Ping", testPing},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
@@ -376,7 +378,7 @@ func testSecret(t *testing.T, s *session) {
 func testService(t *testing.T, s *session) {
 	captest.Need(t, "guest-services", s.Service != nil, "this system opens no services")
 	opts := s.options()
-	opts.Services = map[string]func(io.ReadWriteCloser){"upper": func(rw io.ReadWriteCloser) {
+	opts.Services = map[string]func(guest.Stream){"upper": func(rw guest.Stream) {
 		b, err := io.ReadAll(rw)
 		if err == nil {
 			_, err = rw.Write(bytes.ToUpper(b))
@@ -408,45 +410,52 @@ func testService(t *testing.T, s *session) {
 	}
 }
 
-func testDial(t *testing.T, s *session) {
-	captest.Need(t, "guest-loopback", s.Loopback, "the sandbox has a network of its own")
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer ln.Close()
-	var served sync.WaitGroup
-	served.Go(func() {
-		conn, err := ln.Accept()
-		if err != nil {
-			return
+// testListen asks of a port inside that it leads to the service, that it is there
+// while there is no host and again with the next one, and that no host reaches it.
+func testListen(t *testing.T, s *session) {
+	captest.Need(t, "guest-inside", s.Inside != nil, "this system opens no connections from inside")
+	const port = 3999
+	opts := s.options()
+	opts.Listen = map[string]uint16{"upper": port}
+	opts.Services = map[string]func(guest.Stream){"upper": func(st guest.Stream) {
+		b, err := io.ReadAll(io.LimitReader(st, 3))
+		if err == nil {
+			_, err = st.Write(bytes.ToUpper(b))
 		}
-		defer conn.Close()
-		b, _ := io.ReadAll(conn) // ends by the half close
-		conn.Write(b)
-	})
-	l := s.attach()
-	port := uint16(ln.Addr().(*net.TCPAddr).Port)
-	st, err := l.Dial(s.ctx, port)
-	if err != nil {
-		t.Fatal(err)
+		if err != nil {
+			t.Errorf("service: %v", err)
+		}
+	}}
+	ask := func(text string) net.Conn {
+		t.Helper()
+		conn, err := s.Inside(port)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { conn.Close() })
+		go io.WriteString(conn, text)
+		return conn
 	}
-	in := bytes.Repeat([]byte("0123456789"), 50_000)
-	if _, err := st.Write(in); err != nil {
-		t.Fatal(err)
+	answers := func(conn net.Conn, want string) {
+		t.Helper()
+		if got, err := io.ReadAll(conn); err != nil || string(got) != want {
+			t.Fatalf("answer %q, %v", got, err)
+		}
 	}
-	if err := st.CloseWrite(); err != nil {
-		t.Fatal(err)
-	}
-	got, err := io.ReadAll(st)
-	if err != nil || !bytes.Equal(got, in) {
-		t.Fatalf("%d bytes back, %v", len(got), err)
-	}
-	st.Close()
-	served.Wait()
-	ln.Close()
+	l := s.attachWith(opts)
+	answers(ask("abc"), "ABC")
 	if _, err := l.Dial(s.ctx, port); sandboxd.ClassOf(err) != sandboxd.ClassUnavailable {
-		t.Fatalf("dial of a closed port: %v", err)
+		t.Fatalf("the host reached the init's own port: %v", err)
+	}
+	l.Close()
+	<-l.Done()
+	waiting := ask("xyz")
+	s.attachWith(opts)
+	answers(waiting, "XYZ")
+	answers(ask("def"), "DEF")
+	opts.Listen = map[string]uint16{"upper": 0}
+	if _, err := guest.Attach(s.ctx, s.conn(), opts); sandboxd.ClassOf(err) != sandboxd.ClassForbidden || !strings.Contains(err.Error(), "port 0") {
+		t.Fatalf("attach with a port that cannot be: %v", err)
 	}
 }
 

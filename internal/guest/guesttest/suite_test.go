@@ -15,10 +15,11 @@ import (
 )
 
 func system(t *testing.T, pair func() (host, guest io.ReadWriteCloser, err error)) guesttest.System {
-	server := inside.New(builtin.Spawner{}, inside.Options{Nonce: "secret"})
+	loopback := builtin.NewLoopback()
+	server := inside.New(builtin.Spawner{Loopback: loopback}, inside.Options{Nonce: "secret", Dial: loopback.Dial, Ports: loopback.Ports, Listen: loopback.Listen})
 	t.Cleanup(func() { server.Close() })
 	return guesttest.System{
-		Nonce: "secret", Cwd: "/", Loopback: true,
+		Nonce: "secret", Cwd: "/", Inside: loopback.Connect,
 		Connect: func() (io.ReadWriteCloser, error) {
 			h, g, err := pair()
 			if err == nil {

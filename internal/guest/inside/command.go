@@ -35,6 +35,7 @@ type command struct {
 	exit      *wire.Exit // the leader's
 	ended     bool       // exit is known and every output was read
 	forgotten bool
+	whole     bool // it is to end with all that it started
 
 	// what the current link was told
 	to         *link // the link that this is about
@@ -118,6 +119,9 @@ func (c *command) run(spec wire.Start, groups []int) {
 	var pumps sync.WaitGroup
 	s.mu.Lock()
 	c.proc = proc
+	if l, ok := proc.(leader); ok {
+		s.leaders.add(l.Leader(), c.id)
+	}
 	early := c.early
 	c.early = nil
 	for _, o := range proc.Outputs() {
@@ -158,6 +162,11 @@ func (c *command) run(spec wire.Start, groups []int) {
 		p.o.R.Close()
 	}
 	s.mu.Lock()
+	if tree, ok := proc.(Tree); ok && c.whole {
+		s.mu.Unlock()
+		tree.KillAll() // so that the ending says what is true when it is read
+		s.mu.Lock()
+	}
 	c.exit, c.ended = &exit, true
 	c.outputs = nil
 	if c.forgotten {
@@ -215,16 +224,27 @@ func (c *command) blocked() bool {
 	return false
 }
 
-func (c *command) signal(sig int) {
+// signal reaches the leader's group or, to end the whole command with SIGKILL, all
+// that it started.
+func (c *command) signal(sig int, whole bool) {
 	c.s.mu.Lock()
 	proc := c.proc
+	c.whole = c.whole || whole
 	if proc == nil && len(c.early) < 8 {
 		c.early = append(c.early, sig)
 	}
 	c.s.mu.Unlock()
-	if proc != nil {
-		_ = proc.Signal(sig) // the host learns what became of it by the ending
+	if proc == nil {
+		return
 	}
+	if tree, ok := proc.(Tree); ok && whole && sig == int(syscall.SIGKILL) {
+		go func() { // it may take a while, and this is the reader of the link
+			tree.KillAll() // first: the leader may be what the others are known by
+			_ = proc.Signal(sig)
+		}()
+		return
+	}
+	_ = proc.Signal(sig) // the host learns what became of it by the ending
 }
 
 func (c *command) resize(cols, rows uint16) {
@@ -251,7 +271,7 @@ func (c *command) forget() {
 
 // abandon kills the command and forgets it.
 func (c *command) abandon() {
-	c.signal(int(syscall.SIGKILL))
+	c.signal(int(syscall.SIGKILL), false)
 	c.s.mu.Lock()
 	defer c.s.mu.Unlock()
 	c.forget()

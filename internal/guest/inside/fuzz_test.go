@@ -13,6 +13,11 @@ import (
 	"sandboxd/internal/guest/wire"
 )
 
+// half is a connection whose half close is a whole one.
+type half struct{ net.Conn }
+
+func (h half) CloseWrite() error { return h.Close() }
+
 // FuzzInside gives a server what a host may say: frames that are well formed as
 // bytes, from short records, and then the records themselves. It must neither
 // panic nor stay.
@@ -31,10 +36,21 @@ func FuzzInside(f *testing.F) {
 	f.Add(frame(wire.TypeStart, 0, 1, 0, `{"id":"c","argv":["cat"],"groups":-1}`))
 	f.Add(frame(wire.TypeStart, 0, 1, 0, `{"id":"c","argv":["cat"],"groups":3}`))
 	f.Add(frame(wire.TypeDial, 0, 2, 80, ""))
+	f.Add(append(frame(wire.TypeDial, 0, 2, 80, ""), append(frame(wire.TypeStreamData, 0, 2, 0, "data"), frame(wire.TypeStreamEnd, 0, 2, 0, "")...)...))
+	f.Add(append(frame(wire.TypePorts, 0, 0, 7, ""), frame(wire.TypeStreamClose, wire.FlagReset, 2, 0, "")...))
 	f.Add(frame(wire.TypeSync, 0, 0, 0, `{"min":1,"max":9}`))
 	f.Fuzz(func(t *testing.T, script []byte) {
-		server := inside.New(builtin.Spawner{}, inside.Options{Dial: func(context.Context, uint16) (net.Conn, error) {
-			return nil, errors.New("nothing listens")
+		loopback := builtin.NewLoopback()
+		server := inside.New(builtin.Spawner{Loopback: loopback}, inside.Options{Ports: loopback.Ports, Listen: loopback.Listen, Dial: func(_ context.Context, port uint16) (net.Conn, error) {
+			if port != 80 {
+				return nil, errors.New("nothing listens")
+			}
+			here, there := net.Pipe()
+			go func() {
+				io.Copy(there, there)
+				there.Close()
+			}()
+			return half{here}, nil
 		}})
 		h, g := net.Pipe()
 		served := make(chan struct{})

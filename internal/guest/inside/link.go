@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"sync"
 
 	"sandboxd/internal/guest/wire"
@@ -49,6 +48,10 @@ func (s *Server) accept(conn io.ReadWriteCloser, files *descriptors, f wire.Fram
 		nack.Reason = "the host does not know this sandbox's secret"
 	case version == 0:
 		nack = wire.SyncNack{Reason: "no common version", Min: s.opts.MinVersion, Max: s.opts.MaxVersion}
+	default:
+		if err := s.listen(sync.Listen); err != nil {
+			nack.Reason = err.Error()
+		}
 	}
 	if sync.Flush {
 		if err := w.Preamble(); err != nil {
@@ -147,6 +150,9 @@ func (l *link) handle(f wire.Frame) error {
 		return l.start(f)
 	case wire.TypeDial:
 		return l.dial(f)
+	case wire.TypePorts:
+		go l.ports(f.Arg)
+		return nil
 	case wire.TypeOpened, wire.TypeRefused, wire.TypeStreamData, wire.TypeStreamCredit, wire.TypeStreamEnd, wire.TypeStreamClose:
 		return l.streams.Handle(f)
 	case wire.TypeSignal, wire.TypeResize:
@@ -196,7 +202,7 @@ func (l *link) poke(f wire.Frame) error {
 		return violation("signal %d", f.Arg)
 	case c == nil:
 	case f.Type == wire.TypeSignal:
-		c.signal(int(f.Arg))
+		c.signal(int(f.Arg), f.Flags&wire.FlagWhole != 0)
 	default:
 		c.resize(uint16(f.Arg>>16), uint16(f.Arg))
 	}
@@ -230,67 +236,4 @@ func (l *link) start(f wire.Frame) error {
 		return err
 	}
 	return l.s.begin(l, f.Number, spec, groups)
-}
-
-// dial forwards a port. It never blocks the reader.
-func (l *link) dial(f wire.Frame) error {
-	if f.Arg == 0 || f.Arg > 65535 {
-		return violation("port %d", f.Arg)
-	}
-	st, err := l.streams.Accept(f.Number)
-	if errors.Is(err, wire.ErrTooMany) {
-		return l.w.Send(wire.Frame{Type: wire.TypeRefused, Number: f.Number, Payload: []byte(err.Error())})
-	}
-	if err != nil {
-		return err
-	}
-	go l.forward(st, uint16(f.Arg))
-	return nil
-}
-
-func (l *link) forward(st *wire.Stream, port uint16) {
-	conn, err := l.s.opts.Dial(l.ctx, port)
-	if err != nil {
-		text := err.Error()
-		l.streams.Forget(st)
-		_ = l.w.Send(wire.Frame{Type: wire.TypeRefused, Number: st.Number(), Payload: []byte(text[:min(len(text), 256)])})
-		return
-	}
-	if l.w.Send(wire.Frame{Type: wire.TypeOpened, Number: st.Number()}) != nil {
-		conn.Close()
-		return
-	}
-	Join(st, conn)
-}
-
-// Join copies both ways until both have ended, with half closes passed on, and
-// closes both.
-func Join(st *wire.Stream, conn net.Conn) {
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		if _, err := io.Copy(conn, st); err != nil {
-			conn.Close() // the other copy must not wait for an end that cannot come
-			st.Close()
-			return
-		}
-		closeWrite(conn)
-	}()
-	if _, err := io.Copy(st, conn); err != nil {
-		st.Close()
-		conn.Close()
-	} else {
-		_ = st.CloseWrite() // a broken link shows in the other copy
-	}
-	<-done
-	conn.Close()
-	st.Close()
-}
-
-func closeWrite(conn net.Conn) {
-	if half, ok := conn.(interface{ CloseWrite() error }); ok {
-		_ = half.CloseWrite() // fails only when the connection is gone already
-		return
-	}
-	conn.Close()
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"io"
 	"net"
-	"strconv"
 	"sync"
 
 	"sandboxd/internal/guest/wire"
@@ -18,8 +17,13 @@ type Options struct {
 	Nonce string
 	// MinVersion and MaxVersion override what is spoken.
 	MinVersion, MaxVersion int
-	// Dial opens a port of the sandbox; nil dials 127.0.0.1, then ::1.
+	// Dial opens a port of the sandbox; nil dials 127.0.0.1, then ::1, and never a
+	// port on which this process listens itself. The connection has CloseWrite.
 	Dial func(ctx context.Context, port uint16) (net.Conn, error)
+	// Listen takes a port of the sandbox's loopback; nil is 127.0.0.1.
+	Listen func(port uint16) (net.Listener, error)
+	// Ports lists what listens in the sandbox; nil asks the kernel.
+	Ports func() wire.PortList
 }
 
 // Server is the sandbox's end. It outlives its links: commands run and output is
@@ -38,6 +42,10 @@ type Server struct {
 	serving  io.Closer     // the newest connection
 	closed   bool
 	running  sync.WaitGroup // commands
+	leaders  leaders
+	ports    map[uint16]net.Listener // this end's own, by number
+
+	looking sync.Mutex // held while ports are listed: one look at a time is enough
 }
 
 // New makes a server that starts commands with spawner.
@@ -48,23 +56,17 @@ func New(spawner Spawner, opts Options) *Server {
 	if opts.Dial == nil {
 		opts.Dial = dialLoopback
 	}
-	return &Server{
+	if opts.Listen == nil {
+		opts.Listen = listenLoopback
+	}
+	s := &Server{
 		spawner: spawner, opts: opts, byNumber: map[uint32]*command{}, byID: map[string]*command{},
-		room: make(chan struct{}), linked: make(chan struct{}),
+		room: make(chan struct{}), linked: make(chan struct{}), ports: map[uint16]net.Listener{},
 	}
-}
-
-func dialLoopback(ctx context.Context, port uint16) (net.Conn, error) {
-	var d net.Dialer
-	p := strconv.Itoa(int(port))
-	conn, err := d.DialContext(ctx, "tcp4", net.JoinHostPort("127.0.0.1", p))
-	if err == nil {
-		return conn, nil
+	if s.opts.Ports == nil {
+		s.opts.Ports = s.listening
 	}
-	if conn, err6 := d.DialContext(ctx, "tcp6", net.JoinHostPort("::1", p)); err6 == nil {
-		return conn, nil
-	}
-	return nil, err
+	return s
 }
 
 // ErrClosed is what Serve returns after Close.
@@ -132,6 +134,9 @@ func (s *Server) Close() error {
 	for _, c := range s.byNumber {
 		all = append(all, c)
 	}
+	for _, l := range s.ports {
+		l.Close()
+	}
 	s.mu.Unlock()
 	for _, c := range all {
 		c.abandon()
@@ -140,8 +145,8 @@ func (s *Server) Close() error {
 	return nil
 }
 
-// OpenService opens a stream to a named service of the host, waiting for a link.
-// It ends with the link. A host that does not offer it is *wire.Refused.
+// OpenService opens a stream to a named service of the host, waiting for a link,
+// and for another one when that ends before the answer. It ends with the link. A host that does not offer it is *wire.Refused.
 func (s *Server) OpenService(ctx context.Context, name string) (*wire.Stream, error) {
 	for {
 		s.mu.Lock()
@@ -150,8 +155,18 @@ func (s *Server) OpenService(ctx context.Context, name string) (*wire.Stream, er
 		if closed {
 			return nil, ErrClosed
 		}
-		if l != nil {
-			return l.streams.Open(ctx, wire.Frame{Type: wire.TypeService, Payload: []byte(name)})
+		if l != nil && l.ctx.Err() == nil {
+			st, err := l.streams.Open(ctx, wire.Frame{Type: wire.TypeService, Payload: []byte(name)})
+			var refused *wire.Refused
+			if err == nil || errors.As(err, &refused) || errors.Is(err, wire.ErrTooMany) {
+				return st, err
+			}
+			// The connection broke, and perhaps the reader has not seen it yet.
+			select {
+			case <-l.ctx.Done():
+			case <-ctx.Done():
+				return nil, ctx.Err()
+			}
 		}
 		select {
 		case <-linked:

@@ -39,6 +39,17 @@ type Process interface {
 	Wait() wire.Exit
 }
 
+// leader is a Process of which the number inside is known.
+type leader interface{ Leader() int }
+
+// Tree is the optional power of a Process to reach all that it started.
+type Tree interface {
+	// KillAll kills every process of the command that is known to be its, also when
+	// its leader has ended, and returns when none is left or it gives up. It does
+	// nothing where the host has a cgroup to end.
+	KillAll()
+}
+
 // Output is one stream of a process; Tag is 1 for stdout (and a terminal), 2 for stderr.
 type Output struct {
 	Tag byte

@@ -32,12 +32,18 @@ const (
 	MaxServices = 64
 	// MaxDials bounds the streams that a host has open to ports.
 	MaxDials = 1024
+	// MaxPorts bounds the listening sockets that are reported, MaxPortName the bytes
+	// of the name of the process that has one.
+	MaxPorts    = 200
+	MaxPortName = 64
 )
 
-// The versions that this package speaks.
+// The versions that this package speaks. Version 2 added TypePorts.
 const (
 	MinVersion = 1
-	MaxVersion = 1
+	MaxVersion = 2
+	// PortsVersion is the first that can list ports.
+	PortsVersion = 2
 )
 
 // Type says what a frame means. Direction, and what Number, Arg and the payload
@@ -66,7 +72,7 @@ const (
 	TypeAck         Type = 24 // host: command, Arg: everything before is durable
 	TypeEnded       Type = 25 // init: command, Arg the final offset, JSON Exit
 	TypeForget      Type = 26 // host: command
-	TypeSignal      Type = 27 // host: command, Arg the signal
+	TypeSignal      Type = 27 // host: command, Arg the signal; FlagWhole when the command is to end
 	TypeResize      Type = 28 // host: command, Arg columns<<16 | rows
 
 	TypeDial         Type = 32 // host: new stream, Arg the port
@@ -76,7 +82,9 @@ const (
 	TypeStreamData   Type = 36 // both: stream, data
 	TypeStreamCredit Type = 37 // both: stream, Arg bytes more
 	TypeStreamEnd    Type = 38 // both: stream, no more data from the sender
-	TypeStreamClose  Type = 39 // both: stream, no more data and no more reading
+	TypeStreamClose  Type = 39 // both: stream, no more data and no more reading; FlagReset
+	TypePorts        Type = 40 // host: Arg any
+	TypePortList     Type = 41 // init: Arg of the question, JSON PortList
 )
 
 // Flags of frames; their meaning depends on the type.
@@ -86,6 +94,11 @@ const (
 	FlagConflict = 1 // TypeStartFailed
 	FlagEnded    = 1 // TypeKnown
 	FlagStdin    = 2 // TypeKnown: takes input
+	FlagReset    = 1 // TypeStreamClose: what came before is not all there was
+	// TypeSignal: SIGKILL goes to every process of the command, whatever its session,
+	// and what the leader leaves is killed before the end is told. It is for an init
+	// whose commands have no cgroup that the host could end; others may ignore it.
+	FlagWhole = 1
 )
 
 // Tags of output.

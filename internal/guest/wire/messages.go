@@ -16,6 +16,11 @@ type Start struct {
 	Restart string   `json:"restart,omitempty"` // reserved: restart policy; the init refuses any but "" and "never"
 }
 
+// MarkVariable is set, to the command's id, in the environment of a command that has
+// no cgroup of its own: where the kernel has no better mark, what it starts is known
+// by it.
+const MarkVariable = "SANDBOXD_COMMAND_ID"
+
 // Exit says how the leader of a command ended, as wait4 saw it. A start that
 // failed is Code 126 (not executable, no such directory) or 127 (not found) with
 // Error set.
@@ -25,4 +30,20 @@ type Exit struct {
 	CPUMicros int64  `json:"cpu_us"`           // user and system, of the leader and the children it waited for
 	MaxRSS    int64  `json:"max_rss"`          // bytes, of the largest such process
 	Error     string `json:"error,omitempty"`  // why it never ran
+}
+
+// PortList is what listens in a sandbox, the init's own ports left out.
+type PortList struct {
+	Ports      []Port `json:"ports"`      // at most MaxPorts
+	Incomplete bool   `json:"incomplete"` // there are more, or not all could be looked at
+}
+
+// Port is one listening TCP socket. PID, Name and Command are empty when they are
+// not known.
+type Port struct {
+	Port    int    `json:"port"`
+	Address string `json:"address"`           // as 127.0.0.1, 0.0.0.0 or ::
+	PID     int    `json:"pid,omitempty"`     // of a process that has it, as numbered inside
+	Name    string `json:"name,omitempty"`    // of that process, at most MaxPortName bytes
+	Command string `json:"command,omitempty"` // id of the command that it belongs to
 }

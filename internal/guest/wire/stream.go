@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"sync"
 )
 
@@ -102,7 +103,7 @@ func (s *Streams) Accept(number uint32) (*Stream, error) {
 }
 
 func (s *Streams) add(number uint32) *Stream {
-	st := &Stream{owner: s, number: number, answered: make(chan struct{}), credit: StreamWindow, granted: StreamWindow}
+	st := &Stream{owner: s, number: number, answered: make(chan struct{}), done: make(chan struct{}), credit: StreamWindow, granted: StreamWindow}
 	st.cond.L = &st.mu
 	s.byID[number] = st
 	s.opened[number&1]++
@@ -159,11 +160,11 @@ func (s *Streams) Handle(f Frame) error {
 	case TypeStreamCredit:
 		return st.addCredit(f.Arg)
 	case TypeStreamEnd:
-		if st.ended(false) {
+		if st.ended() {
 			s.remove(st)
 		}
 	case TypeStreamClose:
-		st.ended(true)
+		st.givenUp(f.Flags&FlagReset != 0)
 		s.remove(st)
 	default:
 		return fmt.Errorf("%w: frame type %d", ErrProtocol, f.Type)
@@ -190,8 +191,30 @@ type Stream struct {
 	eof     bool  // the other side sends no more
 	deaf    bool  // the other side reads no more
 	sentEnd bool  // this side sends no more
+	cut     bool  // the other side had more to send
 	closed  bool  // by Close
 	failed  error // link end or refusal
+	over    bool  // done is closed
+	done    chan struct{}
+
+	readBy, writeBy deadline
+}
+
+// ErrReset is the end of a stream whose other side gave it up before it had sent
+// all: what was read is not the whole.
+var ErrReset = errors.New("the other side reset the stream")
+
+// Done is closed when the stream is given up as a whole, by either side or with
+// its link. What came before can still be read.
+func (st *Stream) Done() <-chan struct{} { return st.done }
+
+// finish closes done. Under st.mu.
+func (st *Stream) finish() {
+	if !st.over {
+		st.over = true
+		close(st.done)
+	}
+	st.cond.Broadcast()
 }
 
 // Number names the stream in frames.
@@ -222,7 +245,7 @@ func (st *Stream) fail(err error) {
 	default:
 		close(st.answered)
 	}
-	st.cond.Broadcast()
+	st.finish()
 }
 
 func (st *Stream) data(b []byte) error {
@@ -249,13 +272,28 @@ func (st *Stream) addCredit(n uint64) error {
 }
 
 // ended notes the other side's end and says whether both have ended.
-func (st *Stream) ended(deaf bool) bool {
+func (st *Stream) ended() bool {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	st.eof = true
-	st.deaf = st.deaf || deaf
 	st.cond.Broadcast()
 	return st.sentEnd
+}
+
+// givenUp notes that the other side neither sends nor reads any more. Instead of an
+// answer it is a refusal.
+func (st *Stream) givenUp(reset bool) {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	select {
+	case <-st.answered:
+	default:
+		st.failed = &Refused{Text: "given up before it was opened"}
+		close(st.answered)
+	}
+	st.cut = reset && !st.eof
+	st.eof, st.deaf = true, true
+	st.finish()
 }
 
 // Read implements io.Reader. What came before the other side's end is read first.
@@ -264,16 +302,23 @@ func (st *Stream) Read(b []byte) (int, error) {
 		return 0, nil
 	}
 	st.mu.Lock()
-	for len(st.buf) == 0 && !st.eof && !st.closed && st.failed == nil {
+	for len(st.buf) == 0 && !st.eof && !st.closed && st.failed == nil && !st.readBy.passed {
 		st.cond.Wait()
 	}
 	if st.closed {
 		st.mu.Unlock()
 		return 0, io.ErrClosedPipe
 	}
+	if st.readBy.passed {
+		st.mu.Unlock()
+		return 0, os.ErrDeadlineExceeded
+	}
 	if len(st.buf) == 0 {
 		err := st.failed
-		if err == nil || st.eof {
+		switch {
+		case st.cut:
+			err = ErrReset
+		case err == nil || st.eof:
 			err = io.EOF
 		}
 		st.mu.Unlock()
@@ -330,6 +375,8 @@ func (st *Stream) writable() error {
 		return st.failed
 	case st.deaf, st.sentEnd, st.closed:
 		return io.ErrClosedPipe
+	case st.writeBy.passed:
+		return os.ErrDeadlineExceeded
 	}
 	return nil
 }
@@ -354,7 +401,12 @@ func (st *Stream) CloseWrite() error {
 }
 
 // Close gives the stream up both ways; what was written before still arrives.
-func (st *Stream) Close() error {
+func (st *Stream) Close() error { return st.giveUp(0) }
+
+// Reset is Close that tells the other side that there was more to send.
+func (st *Stream) Reset() error { return st.giveUp(FlagReset) }
+
+func (st *Stream) giveUp(flags uint8) error {
 	st.mu.Lock()
 	if st.closed {
 		st.mu.Unlock()
@@ -363,13 +415,13 @@ func (st *Stream) Close() error {
 	st.closed = true
 	st.buf = nil
 	silent := st.deaf || st.failed != nil || (st.sentEnd && st.eof)
-	st.cond.Broadcast()
+	st.finish()
 	st.mu.Unlock()
 	st.owner.remove(st)
 	if silent {
 		return nil
 	}
-	return st.owner.send(Frame{Type: TypeStreamClose, Number: st.number})
+	return st.owner.send(Frame{Type: TypeStreamClose, Flags: flags, Number: st.number})
 }
 
 // Forget drops a stream that was accepted and then refused; nothing is sent.

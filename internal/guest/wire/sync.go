@@ -9,11 +9,15 @@ import (
 
 // Sync is the host's first message: the versions it speaks and the proof that it
 // knows the sandbox's secret. Flush asks for the zero preamble before the answer.
+// Listen names ports of the sandbox's own loopback, by the service that their
+// connections are to become streams of. An init goes on listening when the link
+// has ended, and holds new connections until there is another.
 type Sync struct {
-	Min   int    `json:"min"`
-	Max   int    `json:"max"`
-	Proof []byte `json:"proof,omitempty"`
-	Flush bool   `json:"flush,omitempty"`
+	Min    int               `json:"min"`
+	Max    int               `json:"max"`
+	Proof  []byte            `json:"proof,omitempty"`
+	Flush  bool              `json:"flush,omitempty"`
+	Listen map[string]uint16 `json:"listen,omitempty"`
 }
 
 // SyncAck makes the link.
@@ -22,7 +26,7 @@ type SyncAck struct {
 	Proof   []byte `json:"proof,omitempty"`
 }
 
-// SyncNack refuses it: no common version when Min is set, otherwise the secret.
+// SyncNack refuses it: no common version when Min is set, otherwise Reason is why.
 type SyncNack struct {
 	Reason string `json:"reason"`
 	Min    int    `json:"min,omitempty"`

@@ -22,6 +22,7 @@ var fileCases = []testCase{
 	{name: "names of any bytes", run: names},
 	{name: "paths that lead out", run: outside},
 	{name: "files outlive the environment", run: filesOutlive},
+	{name: "a watch ends with its sandbox", run: watchEnds},
 }
 
 func (s *suite) files(req sandboxd.OpenRequest) (sandboxd.Sandbox, sandboxd.Files) {
@@ -68,6 +69,22 @@ func filesStayCold(s *suite) {
 	s.must(files.Mkdir(s.ctx, "c"))
 	s.must(files.Rename(s.ctx, "a/b.txt", "c/d.txt"))
 	s.must(files.TarOut(s.ctx, "", io.Discard))
+	s.must(files.ZipOut(s.ctx, "", io.Discard))
+	_, err = files.Glob(s.ctx, "", sandboxd.GlobOptions{Pattern: "**/*.txt"})
+	s.must(err)
+	_, err = files.Grep(s.ctx, "", sandboxd.GrepOptions{Pattern: "x"})
+	s.must(err)
+	_, _, err = files.Edit(s.ctx, "c/d.txt", sandboxd.Edit{Old: "x", New: "y"})
+	s.must(err)
+	_, err = files.ReadMany(s.ctx, []sandboxd.ReadItem{{Path: "c/d.txt"}})
+	s.must(err)
+	_, err = files.WriteMany(s.ctx, []sandboxd.WriteItem{{Path: "c/e.txt", Data: []byte("x")}})
+	s.must(err)
+	_, err = files.Upload(s.ctx, "c/f", sandboxd.UploadPart{ID: "u", Total: 1}, strings.NewReader("x"), sandboxd.WriteOptions{Size: 1})
+	s.must(err)
+	w, err := files.Watch(s.ctx, "")
+	s.must(err)
+	s.must(w.Close())
 	usage, err := files.Usage(s.ctx)
 	s.must(err)
 	if usage.Entries < 3 || usage.Bytes == 0 {
@@ -350,4 +367,34 @@ func filesOutlive(s *suite) {
 	s.must(s.host.Delete(s.ctx, sb.ID))
 	_, err = s.host.Files(s.ctx, sb.ID)
 	s.wants(err, sandboxd.ClassGone)
+}
+
+// watchEnds: a delete ends every watcher, also one that has had no event, and a
+// running sandbox's own changes are seen.
+func watchEnds(s *suite) {
+	sb, files := s.files(sandboxd.OpenRequest{})
+	s.must(files.Mkdir(s.ctx, "empty"))
+	whole, err := files.Watch(s.ctx, "")
+	s.must(err)
+	defer whole.Close()
+	part, err := files.Watch(s.ctx, "empty")
+	s.must(err)
+	defer part.Close()
+	s.write(files, "note", "x")
+	for told := false; !told; {
+		events, err := whole.Next(s.ctx)
+		s.must(err)
+		for _, e := range events {
+			told = told || e.Kind == sandboxd.ChangeChanged && e.Info.Path == "note" && e.Info.Size == 1
+		}
+	}
+	s.must(s.host.Delete(s.ctx, sb.ID))
+	for _, w := range []sandboxd.Watcher{part, whole} {
+		for {
+			if _, err = w.Next(s.ctx); err != nil {
+				s.wants(err, sandboxd.ClassGone)
+				break
+			}
+		}
+	}
 }

@@ -23,7 +23,9 @@ type Harness struct {
 	// sandboxes; what it made is cleaned up with t.
 	New func(t *testing.T, places int) sandboxd.Host
 	// Program spells a program of the suite as an argv of the driver: echo TEXT,
-	// cat, sleep SECONDS, exit CODE, flood BYTES (to stdout), stderr TEXT, env, pwd.
+	// cat, sleep SECONDS, exit CODE, flood BYTES (to stdout), stderr TEXT, env, pwd,
+	// fetch URL, which prints the answer of the sandbox's proxy with its head, and
+	// listen PORT MODE [ADDRESS] (see listenScript).
 	// Nil passes them as they are.
 	Program func(name string, args ...string) []string
 }
@@ -35,7 +37,12 @@ func ShellPrograms(name string, args ...string) []string {
 		"flood":  `head -c "$1" /dev/zero | tr '\000' x`,
 		"stderr": `printf '%s\n' "$*" >&2`,
 		"pwd":    `pwd`,
+		"fetch": `exec bash -c 'exec 3<>/dev/tcp/127.0.0.1/3128
+			printf "GET %s HTTP/1.1\r\nHost: proxy\r\nConnection: close\r\n\r\n" "$1" >&3; exec cat <&3' bash "$1"`,
 	}[name]
+	if name == "listen" {
+		return append([]string{"python3", "-c", listenScript}, args...)
+	}
 	if script == "" {
 		return append([]string{name}, args...)
 	}
@@ -53,7 +60,7 @@ func Run(t *testing.T, harness Harness) {
 	groups := []struct {
 		name  string
 		cases []testCase
-	}{{"lifecycle", lifecycleCases}, {"commands", commandCases}, {"files", fileCases}}
+	}{{"lifecycle", lifecycleCases}, {"commands", commandCases}, {"files", fileCases}, {"network", networkCases}, {"ports", portCases}}
 	for _, group := range groups {
 		t.Run(group.name, func(t *testing.T) {
 			for _, tc := range group.cases {

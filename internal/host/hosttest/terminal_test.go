@@ -9,6 +9,7 @@ import (
 
 	"sandboxd"
 	"sandboxd/client"
+	"sandboxd/internal/captest"
 )
 
 // screen is what a terminal showed and no one has looked at yet.
@@ -43,6 +44,7 @@ func types(t *testing.T, term *screen, text string) {
 }
 
 func TestTerminalOverProcesses(t *testing.T) {
+	captest.Root(t)
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	c := remote(t, 2, control, processDriver).(*client.Client)

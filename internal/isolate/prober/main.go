@@ -1,10 +1,12 @@
-// Command prober runs inside a sandbox in tests and tries what a sandbox must not
-// be able to do. It prints one JSON object: name of the attempt to its outcome,
-// "ok" or the name of the errno. It judges nothing.
+// Command prober runs inside a sandbox, in tests and in the selftest, and tries what
+// a sandbox must not be able to do. It prints one JSON object: name of the attempt
+// to its outcome, "ok" or the name of the errno. With the name of an act it does
+// that instead; see acts.go. It judges nothing.
 package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -19,6 +21,10 @@ import (
 )
 
 func main() {
+	if len(os.Args) > 1 && acts[os.Args[1]] != nil {
+		acts[os.Args[1]](os.Args[2:])
+		return
+	}
 	// Credentials and filters are a thread's.
 	runtime.LockOSThread()
 	out := map[string]string{}
@@ -30,23 +36,27 @@ func main() {
 	if len(os.Args) > 1 && os.Args[1] == "signals" {
 		signals(out)
 	}
-	if err := json.NewEncoder(os.Stdout).Encode(out); err != nil {
+	say(out)
+}
+
+func say(found any) {
+	if err := json.NewEncoder(os.Stdout).Encode(found); err != nil {
 		os.Exit(1)
 	}
 }
 
 func outcome(err error) string {
-	if err == nil {
+	var e syscall.Errno
+	var slow net.Error
+	switch {
+	case err == nil:
 		return "ok"
-	}
-	if pe, ok := err.(*os.PathError); ok {
-		err = pe.Err
-	}
-	if e, ok := err.(syscall.Errno); ok {
-		if e == 0 {
-			return "ok"
-		}
+	case errors.As(err, &e) && e == 0:
+		return "ok"
+	case errors.As(err, &e):
 		return unix.ErrnoName(e)
+	case errors.As(err, &slow) && slow.Timeout():
+		return "no answer"
 	}
 	return err.Error()
 }
@@ -123,6 +133,13 @@ func files(out map[string]string) {
 			out["read "+name] = outcome(err)
 		}
 	}
+	for _, name := range []string{"/proc/sys", "/proc/irq", "/proc/bus", "/proc/fs"} {
+		var fs unix.Statfs_t
+		err := unix.Statfs(name, &fs)
+		if out["writable "+name] = outcome(err); err == nil && fs.Flags&unix.ST_RDONLY != 0 {
+			out["writable "+name] = "EROFS"
+		}
+	}
 	out["mknod"] = outcome(unix.Mknod("/tmp/node", unix.S_IFBLK|0o600, int(unix.Mkdev(254, 0))))
 	out["rename across directories"] = outcome(func() error {
 		for _, d := range []string{"/workspace/.a", "/workspace/.b"} {
@@ -183,7 +200,13 @@ func calls(out map[string]string) {
 		{"netlink of routes", unix.SYS_SOCKET, [5]uintptr{unix.AF_NETLINK, unix.SOCK_RAW, unix.NETLINK_ROUTE}},
 		{"a call of the future", 600, [5]uintptr{}},
 	} {
-		_, _, e := unix.RawSyscall6(c.nr, c.args[0], c.args[1], c.args[2], c.args[3], c.args[4], 0)
+		pid, _, e := unix.RawSyscall6(c.nr, c.args[0], c.args[1], c.args[2], c.args[3], c.args[4], 0)
+		if c.nr == unix.SYS_CLONE && e == 0 {
+			if pid == 0 { // where nothing refuses it, this is the child
+				unix.RawSyscall(unix.SYS_EXIT_GROUP, 0, 0, 0)
+			}
+			unix.RawSyscall6(unix.SYS_WAIT4, pid, 0, 0, 0, 0, 0)
+		}
 		out["call "+c.name] = outcome(e)
 	}
 	if runtime.GOARCH == "amd64" {

@@ -24,6 +24,9 @@ var (
 // image holds there.
 var ours = []string{"workspace", "home", "tmp", "dev", "proc", "sys", "run", "etc", "var"}
 
+// terminals bounds those of one sandbox.
+const terminals = "256"
+
 const (
 	readOnly = unix.MOUNT_ATTR_RDONLY | unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV
 	readWrit = unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV
@@ -53,7 +56,7 @@ func buildRoot(spec Spec) error {
 		do   func() error
 	}{
 		{"directories", b.directories}, {"programs", b.programs}, {"etc", b.etc}, {"dev", b.devices},
-		{"workspace", b.files}, {"proc", b.proc}, {"pivot", b.pivot},
+		{"workspace", b.files}, {"certificates", b.certificates}, {"proc", b.proc}, {"pivot", b.pivot},
 	} {
 		if err := step.do(); err != nil {
 			return fmt.Errorf("%s: %w", step.name, err)
@@ -233,13 +236,19 @@ func write(dir string, files map[string]string) error {
 }
 
 // devices are made, not borrowed: a node in an image or on the machine may be
-// anything.
+// anything. Without root they cannot be made.
 func (b builder) devices() error {
 	for _, d := range []struct {
 		name         string
 		major, minor uint32
 	}{{"null", 1, 3}, {"zero", 1, 5}, {"full", 1, 7}, {"random", 1, 8}, {"urandom", 1, 9}, {"tty", 5, 0}} {
 		name := "dev/" + d.name
+		if b.spec.Rootless {
+			if err := borrow(name, unix.Mkdev(d.major, d.minor)); err != nil {
+				return fmt.Errorf("%s: %w", d.name, err)
+			}
+			continue
+		}
 		if err := unix.Mknod(name, unix.S_IFCHR|0o666, int(unix.Mkdev(d.major, d.minor))); err != nil {
 			return fmt.Errorf("%s: %w", d.name, err)
 		}
@@ -255,8 +264,10 @@ func (b builder) devices() error {
 	}
 	// The kernel's terminals are few and all machine's: without a bound of its own
 	// one sandbox could take them from every other.
-	if err := unix.Mount("devpts", "dev/pts", "devpts", unix.MS_NOSUID|unix.MS_NOEXEC, "newinstance,ptmxmode=0666,mode=0620,max=256"); err != nil {
-		return fmt.Errorf("pts: %w", err)
+	if !b.spec.Rootless {
+		if err := unix.Mount("devpts", "dev/pts", "devpts", unix.MS_NOSUID|unix.MS_NOEXEC, "newinstance,ptmxmode=0666,mode=0620,max="+terminals); err != nil {
+			return fmt.Errorf("pts: %w", err)
+		}
 	}
 	size := b.spec.TmpBytes
 	if size <= 0 {
@@ -292,11 +303,36 @@ func (b builder) files() error {
 	return nil
 }
 
+// caBundle is sandboxd.CABundle, below the new root.
+const caBundle = "run/sandboxd/ca.pem"
+
+// certificates shows the host's bundle; it costs no memory of the root.
+func (b builder) certificates() error {
+	if b.spec.CABundle == "" {
+		return nil
+	}
+	fd, err := unix.Open(b.spec.CABundle, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	if err := os.Mkdir(filepath.Dir(caBundle), 0o755); err != nil {
+		return err
+	}
+	if err := os.WriteFile(caBundle, nil, 0o644); err != nil {
+		return err
+	}
+	return bind(fd, caBundle, readOnly|unix.MOUNT_ATTR_NOEXEC, 0)
+}
+
 // proc comes last, so that nothing mounted earlier could be reached through it,
 // and is covered where it tells of or reaches the machine.
 func (b builder) proc() error {
 	if err := unix.Mount("proc", "proc", "proc", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""); err != nil {
 		return err
+	}
+	if slices.Contains(b.spec.Without, StepMasks) {
+		return nil
 	}
 	for _, m := range []struct {
 		from  string // empty: the same place, read-only

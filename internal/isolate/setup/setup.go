@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"slices"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -32,34 +33,35 @@ func run() (string, error) {
 	if err != nil {
 		return "open the init", err
 	}
+	p := privileges{spec: spec, self: self}
 	first := []step{
 		{"out of memory score", func() error { return spare(spec) }},
 		{"cgroup namespace", func() error { return unix.Unshare(unix.CLONE_NEWCGROUP) }},
 		{"build the root", func() error { return buildRoot(spec) }},
+		{"terminals", p.terminals},
 		{"loopback up", loopbackUp},
 		{"set the host name", func() error { return unix.Sethostname([]byte(spec.Hostname)) }},
 		{"limit resources", rlimits},
 		{"timer slack", func() error { return unix.Prctl(unix.PR_SET_TIMERSLACK, slack, 0, 0, 0) }},
 	}
-	if name, err := do(first); err != nil {
+	if name, err := do(first, spec.Without); err != nil {
 		return name, err
 	}
 	if spec.Pooled {
-		if err := await(&spec); err != nil {
+		if err := await(&p.spec); err != nil {
 			return "follow the orders", err
 		}
 	}
-	p := privileges{spec: spec, self: self}
 	last := []step{
-		{"hand over to process 1", func() error { return passOn(spec.Second) }},
-		{"empty the bounding set", p.dropBounding},
-		{"change the user", p.changeUser},
+		{"hand over to process 1", func() error { return passOn(p.spec.Second) }},
+		{StepCapabilities, p.dropBounding},
+		{StepUser, p.changeUser},
 		{"no_new_privs", func() error { return unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) }},
 		{"landlock", p.landlock},
-		{"seccomp", p.seccomp},
+		{StepSeccomp, p.seccomp},
 		{"start process 1", p.exec},
 	}
-	if name, err := do(last); err != nil {
+	if name, err := do(last, spec.Without); err != nil {
 		return name, err
 	}
 	return "start process 1", errors.New("exec returned")
@@ -70,9 +72,12 @@ type step struct {
 	do   func() error
 }
 
-// do takes steps and names the one that failed.
-func do(steps []step) (string, error) {
+// do takes steps, without some, and names the one that failed.
+func do(steps []step, without []string) (string, error) {
 	for _, s := range steps {
+		if slices.Contains(without, s.name) {
+			continue
+		}
 		if err := s.do(); err != nil {
 			return s.name, err
 		}
@@ -236,8 +241,11 @@ func (p privileges) changeUser() error {
 	if err := unix.Prctl(unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0); err != nil {
 		return err
 	}
-	if _, _, e := unix.RawSyscall(unix.SYS_SETGROUPS, 0, 0, 0); e != 0 {
-		return e
+	// Where nobody has the right to, the kernel lets nobody drop a group either.
+	if !p.spec.Rootless {
+		if _, _, e := unix.RawSyscall(unix.SYS_SETGROUPS, 0, 0, 0); e != 0 {
+			return e
+		}
 	}
 	if _, _, e := unix.RawSyscall(unix.SYS_SETRESGID, id, id, id); e != 0 {
 		return e
@@ -250,18 +258,25 @@ func (p privileges) changeUser() error {
 	return unix.Capset(&header, &none[0])
 }
 
-func (p privileges) seccomp() error {
-	if len(p.spec.Seccomp) == 0 || len(p.spec.Seccomp)%8 != 0 {
+func (p privileges) seccomp() error { return loadFilter(p.spec.Seccomp, 0) }
+
+// loadFilter puts a seccomp program into force for this thread, or with
+// SECCOMP_FILTER_FLAG_TSYNC for all.
+func loadFilter(program []byte, flags uintptr) error {
+	if len(program) == 0 || len(program)%8 != 0 {
 		return errors.New("the program is empty or torn")
 	}
 	prog := unix.SockFprog{
-		Len:    uint16(len(p.spec.Seccomp) / 8),
-		Filter: (*unix.SockFilter)(unsafe.Pointer(&p.spec.Seccomp[0])),
+		Len:    uint16(len(program) / 8),
+		Filter: (*unix.SockFilter)(unsafe.Pointer(&program[0])),
 	}
-	_, _, e := unix.RawSyscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, 0, uintptr(unsafe.Pointer(&prog)))
-	runtime.KeepAlive(p.spec.Seccomp)
+	thread, _, e := unix.RawSyscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, flags, uintptr(unsafe.Pointer(&prog)))
+	runtime.KeepAlive(program)
 	if e != 0 {
 		return e
+	}
+	if thread != 0 {
+		return fmt.Errorf("thread %d has another filter", thread)
 	}
 	return nil
 }

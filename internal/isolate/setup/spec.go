@@ -42,12 +42,17 @@ type Spec struct {
 	Root      string // an unpacked image; empty for the machine's own /usr
 	Workspace string
 	Home      string
+	CABundle  string // a file to show at caBundle; empty for none
 	UID       uint32
 	Hostname  string
 	TmpBytes  int64  // size of /tmp and of /dev/shm, 0 for the default
 	Seccomp   []byte // struct sock_filter array
 	Landlock  int    // ABI to use; 0 for none
 	OOMScore  int    // oom_score_adj of everything in the sandbox
+
+	// Rootless says that the namespaces are in a user namespace with one id, UID:
+	// then nothing can be made that needs another id or a device. See rootless.go.
+	Rootless bool
 
 	// InitGroups is how many descriptors come after those of Second.Groups: of
 	// where the init itself goes.
@@ -58,7 +63,21 @@ type Spec struct {
 	Pooled bool
 
 	Second Second
+
+	// Without leaves out a step of the set-up by its name, or StepMasks. It is for
+	// the tests of the selftest, which must see that each missing protection is
+	// found: the process driver sends what a field of its own holds that only tests
+	// of its own package can set, and no setting, variable or request reaches it.
+	Without []string
 }
+
+// The steps that a test may leave out.
+const (
+	StepCapabilities = "empty the bounding set"
+	StepUser         = "change the user"
+	StepSeccomp      = "seccomp"
+	StepMasks        = "masks" // the covers over files of /proc
+)
 
 // Orders hand what was built to a sandbox. Stage one says on FDSpec, by a Report,
 // that it waits for them. They come as one packet, with two detached mounts: of the
@@ -74,6 +93,20 @@ type Second struct {
 	OpenFiles int64  // RLIMIT_NOFILE of a command
 	Groups    int    // descriptors from FDGroups on
 	Nonce     string // secret by which this init and its host know each other
+
+	// Alone says that no cgroup holds a command together: then it is marked, and
+	// each of its processes is limited by itself. 0 is no limit.
+	Alone     bool
+	DataBytes int64 // RLIMIT_DATA
+	Processes int64 // RLIMIT_NPROC, which counts what is in the sandbox
+}
+
+// Attached is what an init needs to know that was started by a container engine
+// and speaks over its own stdin and stdout. It is the first message on stdin, one
+// Report the first on stdout; see ReadMessage. The guest protocol follows.
+type Attached struct {
+	Second
+	Seccomp []byte // struct sock_filter array; empty for none
 }
 
 // Report is the one message on FDReady. Step is empty when the init is ready.

@@ -28,6 +28,7 @@ const defaultPath = "/usr/local/bin:/usr/bin:/bin"
 type Spawner struct {
 	groups    []int // where a command goes that came without groups; kept open
 	openFiles uint64
+	alone     *alone // nil where a cgroup holds each command together
 
 	mu       sync.Mutex // held over a fork, so that the reaper knows every child
 	children map[int]*process
@@ -107,7 +108,7 @@ func (s *Spawner) Spawn(spec wire.Start, groups []int) (inside.Process, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &process{owner: s, done: make(chan struct{})}
+	p := &process{owner: s, variable: variableOf(spec), done: make(chan struct{})}
 	stdio, err := p.open(spec)
 	defer closeAll(stdio[:])
 	if err != nil {
@@ -122,8 +123,13 @@ func (s *Spawner) Spawn(spec wire.Start, groups []int) (inside.Process, error) {
 		p.abandon()
 		return nil, &inside.SpawnError{Code: 126, Text: err.Error()}
 	}
-	child.files = s.openFiles
+	if s.openFiles != 0 {
+		child.limits = append(child.limits, newLimit(unix.RLIMIT_NOFILE, s.openFiles))
+	}
 	s.mu.Lock()
+	if s.alone != nil {
+		p.mark = s.alone.prepare(child)
+	}
 	pid, err := child.fork()
 	if err == nil {
 		p.pid = pid
@@ -183,14 +189,19 @@ func look(name string, env []string) (string, error) {
 
 // process is one started command.
 type process struct {
-	owner   *Spawner
-	pid     int
-	stdin   io.WriteCloser
-	outputs []inside.Output
-	master  *os.File // of a terminal
-	done    chan struct{}
-	exit    wire.Exit // valid once done is closed
+	owner    *Spawner
+	pid      int
+	mark     uint64 // of every process of the command; 0 for none
+	variable string // of the environment, for where there is no such mark
+	stdin    io.WriteCloser
+	outputs  []inside.Output
+	master   *os.File // of a terminal
+	done     chan struct{}
+	exit     wire.Exit // valid once done is closed
 }
+
+// Leader is the number of the command's first process, which is its session's too.
+func (p *process) Leader() int { return p.pid }
 
 func (p *process) Stdin() io.WriteCloser    { return p.stdin }
 func (p *process) Outputs() []inside.Output { return p.outputs }

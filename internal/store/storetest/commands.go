@@ -136,6 +136,7 @@ func nothingIsShared(t *testing.T, s sandboxd.HostStore) {
 		t.Fatal(err)
 	}
 	rec.Labels["a"], rec.Env["SECRET"], rec.Handle[0], rec.LastEnding.Cause = "changed", "changed", 99, "changed"
+	rec.Network.Allow[0] = "*"
 	want := full("k")
 	for range 2 {
 		got, err := s.Get(t.Context(), made.ID)
@@ -145,9 +146,11 @@ func nothingIsShared(t *testing.T, s sandboxd.HostStore) {
 		same(t, "labels", got.Labels, want.Labels)
 		same(t, "env", got.Env, want.Env)
 		same(t, "handle", got.Handle, want.Handle)
+		same(t, "network", got.Network, want.Network)
 		if got.LastEnding.Cause != want.LastEnding.Cause {
 			t.Fatalf("ending %s", got.LastEnding.Cause)
 		}
+		got.Network.Allow[0] = "*"
 		got.Labels["a"], got.Env["SECRET"], got.Handle[0], got.LastEnding.Cause = "changed", "changed", 99, "changed"
 	}
 }

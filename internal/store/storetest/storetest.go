@@ -23,6 +23,7 @@ func Run(t *testing.T, open func(t *testing.T) sandboxd.HostStore) {
 		"RoundTrip":          roundTrip,
 		"OneKeyOneSandbox":   oneKeyOneSandbox,
 		"UIDPool":            uidPool,
+		"SharedUID":          uidShared,
 		"UIDsUnderConflict":  uidsUnderConflict,
 		"Transitions":        transitions,
 		"Rollback":           rollback,
@@ -126,8 +127,10 @@ func full(key string) sandboxd.SandboxRecord {
 	code := 137
 	rec.Labels = map[string]string{"a": "1", "b": "ü\x00\n"}
 	rec.Env = map[string]string{"SECRET": "s3cret"}
+	rec.Network = sandboxd.Network{Mode: sandboxd.NetworkProxy, Allow: []string{"*.example.com", "example.com:443"}, Deny: []string{"x.example.com"}}
 	rec.Handle = sandboxd.Handle{0, 1, 2, 255}
 	rec.Nonce = "nonce"
+	rec.Image, rec.OCIRuntime = "registry.example/team/tools:1", "runsc"
 	rec.Generation = 7
 	rec.LastEnding = &sandboxd.Ending{Cause: sandboxd.CauseMemory, ExitCode: &code, Signal: "SIGKILL", WallS: 1.25, At: time.Now().UTC()}
 	return rec
@@ -237,6 +240,20 @@ func uidPool(t *testing.T, s sandboxd.HostStore) {
 	wantClass(t, err, sandboxd.ClassCapacity)
 }
 
+// A pool that is shared gives its first to each.
+func uidShared(t *testing.T, s sandboxd.HostStore) {
+	pool := sandboxd.UIDPool{First: 10, Last: 10, Shared: true}
+	for _, key := range []string{"a", "b", "c"} {
+		rec, made, err := s.Create(t.Context(), NewRecord(key), pool)
+		if err != nil || !made || rec.UID != 10 {
+			t.Fatalf("%s: uid %d, made %v, %v", key, rec.UID, made, err)
+		}
+		if got, err := s.Get(t.Context(), rec.ID); err != nil || got.UID != 10 {
+			t.Fatalf("%s again: uid %d, %v", key, got.UID, err)
+		}
+	}
+}
+
 func uidsUnderConflict(t *testing.T, s sandboxd.HostStore) {
 	pool := sandboxd.UIDPool{First: 10, Last: 29}
 	var mu sync.Mutex
@@ -335,7 +352,10 @@ func immutable(t *testing.T, s sandboxd.HostStore) {
 		"id":      func(r *sandboxd.SandboxRecord) { r.ID = sandboxd.NewID() },
 		"key":     func(r *sandboxd.SandboxRecord) { r.Key = "other" },
 		"uid":     func(r *sandboxd.SandboxRecord) { r.UID++ },
+		"image":   func(r *sandboxd.SandboxRecord) { r.Image = "other" },
+		"runtime": func(r *sandboxd.SandboxRecord) { r.OCIRuntime = "other" },
 		"created": func(r *sandboxd.SandboxRecord) { r.CreatedAt = r.CreatedAt.Add(time.Second) },
+		"network": func(r *sandboxd.SandboxRecord) { r.Network.Allow = append(r.Network.Allow, "*") },
 	} {
 		if _, err := s.Update(t.Context(), rec.ID, func(r *sandboxd.SandboxRecord) error { change(r); return nil }); err == nil {
 			t.Errorf("%s was changed", name)

@@ -29,7 +29,8 @@ func Run(t *testing.T, open func(t testing.TB) Harness) {
 		"race": testRace, "whole versions": testWhole, "append": testAppend, "modes": testModes,
 		"list": testList, "rename": testRename, "remove": testRemove, "links": testLinks,
 		"tar": testTar, "hostile tar": testHostileTar, "usage": testUsage, "size check": testSizeCheck,
-		"cancelled": testCancelled,
+		"cancelled": testCancelled, "glob": testGlob, "grep": testGrep, "grep bounds": testGrepBounds, "searches and links": testSearchLinks,
+		"zip": testZip, "edit": testEdit, "batches": testBatches, "upload": testUpload, "watch": testWatch, "watch ends": testWatchEnds,
 	} {
 		t.Run(name, func(t *testing.T) { fn(t, open(t)) })
 	}
@@ -164,6 +165,10 @@ func testPaths(t *testing.T, h Harness) {
 		WantClass(t, "tar in "+path, err, sandboxd.ClassInvalid)
 		_, err = f.Walk(ctx, path, func(sandboxd.FileInfo) error { return nil })
 		WantClass(t, "walk "+path, err, sandboxd.ClassInvalid)
+		_, err = f.Glob(ctx, path, sandboxd.GlobOptions{Pattern: "*"})
+		WantClass(t, "glob "+path, err, sandboxd.ClassInvalid)
+		_, err = f.Grep(ctx, path, sandboxd.GrepOptions{Pattern: "x"})
+		WantClass(t, "grep "+path, err, sandboxd.ClassInvalid)
 	}
 	_, err := f.Open(ctx, "missing")
 	WantClass(t, "open missing", err, sandboxd.ClassNotFound)
@@ -335,7 +340,7 @@ func testSizeCheck(t *testing.T, h Harness) {
 
 func testCancelled(t *testing.T, h Harness) {
 	ctx, cancel := context.WithCancel(t.Context())
-	body := io.MultiReader(strings.NewReader("some"), readerFunc(func([]byte) (int, error) { cancel(); return 0, nil }))
+	body := io.MultiReader(strings.NewReader("some"), readerFunc(func([]byte) (int, error) { cancel(); return 1, nil }))
 	if _, err := h.Files.Write(ctx, "f", body, sandboxd.WriteOptions{Size: -1}); err == nil {
 		t.Error("a cancelled write succeeded")
 	}

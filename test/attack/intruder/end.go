@@ -8,6 +8,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"sandboxd/internal/isolate/prober/act"
 )
 
 // exit CODE ends.
@@ -21,7 +23,7 @@ func exitThread(args []string) {
 		runtime.LockOSThread()
 		os.Exit(code)
 	}()
-	hold()
+	act.Hold()
 }
 
 // descriptors-fail opens files until it may not, then fails.
@@ -88,5 +90,5 @@ func eatInThreads(args []string) {
 			eat(args[1:])
 		}()
 	}
-	hold()
+	act.Hold()
 }

@@ -5,8 +5,8 @@
 package main
 
 import (
-	"bufio"
 	"fmt"
+	"math"
 	"net"
 	"os"
 	"os/exec"
@@ -17,12 +17,14 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"sandboxd/internal/isolate/prober/act"
 )
 
 func main() {
 	acts := map[string]func(args []string){
 		"flip": flip, "deep": deep, "many": many, "socket": socket, "eat": eat, "eat-in-children": eatInChildren, "fork": fork,
-		"descriptors": descriptors, "terminals": terminals, "zombies": zombies, "orphans": orphans, "hold": func([]string) { hold() },
+		"descriptors": descriptors, "terminals": terminals, "zombies": zombies, "orphans": orphans, "hold": func([]string) { act.Hold() },
 		"listen": listen, "dial": dial, "segment-put": segmentPut, "segment-get": segmentGet,
 		"hunt": hunt, "kill-all": killAll, "ids": ids, "mounts": mounts, "type-ahead": typeAhead, "flood": flood,
 		"exit": exit, "exit-thread": exitThread, "panic": func([]string) { panic("on purpose") }, "descriptors-fail": descriptorsFail,
@@ -33,13 +35,6 @@ func main() {
 		os.Exit(2)
 	}
 	acts[os.Args[1]](os.Args[2:])
-}
-
-// hold does nothing for ever. An empty select would be a deadlock, which Go ends.
-func hold() {
-	for {
-		_ = unix.Pause()
-	}
 }
 
 func number(args []string, i int) int {
@@ -138,11 +133,7 @@ func socket(args []string) {
 
 // eat MIB uses so much memory and says when it has it.
 func eat(args []string) {
-	held := make([]byte, number(args, 0)<<20)
-	for i := 0; i < len(held); i += 4096 {
-		held[i] = 1
-	}
-	fmt.Println("ate", len(held)>>20)
+	fmt.Println("ate", len(act.Eat(number(args, 0)<<20))>>20)
 }
 
 // eat-in-children N MIB does so in N processes at once.
@@ -165,24 +156,16 @@ func eatInChildren(args []string) {
 
 // fork makes processes until it may not, then fails.
 func fork([]string) {
-	for n := 0; ; n++ {
-		pid, err := syscall.ForkExec("/proc/self/exe", []string{"intruder", "hold"}, nil)
-		if err != nil {
-			fmt.Println("forks", n, err, pid)
-			os.Exit(1)
-		}
-	}
+	n, err := act.Fork(math.MaxInt)
+	fmt.Println("forks", n, err)
+	os.Exit(1)
 }
 
 // descriptors opens files until it may not, says how many, and keeps them.
 func descriptors([]string) {
-	n := 0
-	for ; ; n++ {
-		if _, err := unix.Open("/dev/null", unix.O_RDONLY, 0); err != nil {
-			fmt.Println("descriptors", n, unix.ErrnoName(err.(syscall.Errno)))
-			hold()
-		}
-	}
+	n, err := act.Descriptors(math.MaxInt)
+	fmt.Println("descriptors", n, unix.ErrnoName(err.(syscall.Errno)))
+	act.Hold()
 }
 
 // terminals N opens N terminals at most in each of as many processes as are
@@ -196,7 +179,7 @@ func terminals(args []string) {
 		}
 	}
 	fmt.Println("terminals", n, err)
-	hold()
+	act.Hold()
 }
 
 // zombies N leaves N ended children that nobody waits for.
@@ -209,7 +192,7 @@ func zombies(args []string) {
 		n++
 	}
 	fmt.Println("zombies", n)
-	hold()
+	act.Hold()
 }
 
 // orphans N ends N processes whose parents ended before them, so that process 1
@@ -226,40 +209,29 @@ func listen(args []string) {
 	l, err := net.Listen(args[0], args[1])
 	fail(err)
 	fmt.Println("listening")
-	for {
-		conn, err := l.Accept()
-		fail(err)
-		_, _ = conn.Write([]byte("hello\n"))
-		conn.Close()
-	}
+	fail(act.Greet(l))
 }
 
 // dial NETWORK ADDRESS says whether somebody is there.
 func dial(args []string) {
-	conn, err := net.DialTimeout(args[0], args[1], 2*time.Second)
+	greeting, err := act.Dial(args[0], args[1])
 	if err != nil {
 		fmt.Println("no:", err)
 		return
 	}
-	line, _ := bufio.NewReader(conn).ReadString('\n')
-	fmt.Println("yes:", line)
+	fmt.Println("yes:", greeting)
 }
 
 // segment-put KEY makes a System V segment of shared memory and keeps it.
 func segmentPut(args []string) {
-	id, err := unix.SysvShmGet(number(args, 0), 4096, unix.IPC_CREAT|0o666)
-	fail(err)
-	mem, err := unix.SysvShmAttach(id, 0, 0)
-	fail(err)
-	copy(mem, "segment")
+	fail(act.PutSegment(number(args, 0)))
 	fmt.Println("put")
-	hold()
+	act.Hold()
 }
 
 // segment-get KEY looks for it.
 func segmentGet(args []string) {
-	_, err := unix.SysvShmGet(number(args, 0), 4096, 0)
-	fmt.Println("segment", err)
+	fmt.Println("segment", act.FindSegment(number(args, 0)))
 }
 
 // hunt MS opens the program of every process for writing, as fast as it can, and

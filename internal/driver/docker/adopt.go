@@ -1,0 +1,123 @@
+package docker
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/moby/moby/api/types/container"
+
+	"sandboxd"
+)
+
+// handle is what a later server needs to be sure that a container is the one.
+type handle struct {
+	Container  string          `json:"container"`
+	Boot       string          `json:"boot"`
+	Generation int64           `json:"generation"`
+	Limits     sandboxd.Limits `json:"limits"`
+}
+
+func (h handle) encode() (sandboxd.Handle, error) { return json.Marshal(h) }
+
+// Adopt is sandboxd.Driver's.
+func (d *Driver) Adopt(ctx context.Context, id string, raw sandboxd.Handle) error {
+	if !sandboxd.ValidID(id) {
+		return sandboxd.Invalid("id", "no sandbox has this id")
+	}
+	var h handle
+	herr := json.Unmarshal(raw, &h)
+	e := &environment{id: id, generation: h.Generation, limits: h.Limits, busy: make(chan struct{}), ended: make(chan struct{})}
+	d.mu.Lock()
+	if d.closed {
+		d.mu.Unlock()
+		return errClosed
+	}
+	if d.envs[id] != nil {
+		d.mu.Unlock()
+		return sandboxd.Errorf(sandboxd.ClassConflict, "the sandbox's environment is held already")
+	}
+	d.envs[id] = e
+	d.mu.Unlock()
+	err := herr
+	if err == nil {
+		err = d.adopt(ctx, e, h)
+	}
+	d.release(e, err == nil)
+	if err == nil {
+		return nil
+	}
+	if isClass(err, sandboxd.ClassUnavailable) {
+		return err // nothing is known: it may well run
+	}
+	if cerr := d.clean(context.WithoutCancel(ctx), id); cerr != nil {
+		return cerr
+	}
+	gone := sandboxd.Wrap(sandboxd.ClassGone, err, "the sandbox's environment is gone")
+	var known *endedError
+	if errors.As(err, &known) {
+		gone.Ending = &known.ending
+	}
+	return gone
+}
+
+// endedError is a container that is the one and has ended.
+type endedError struct{ ending sandboxd.Ending }
+
+func (e *endedError) Error() string { return "it has ended: " + string(e.ending.Cause) }
+
+// adopt proves that the handle's container is this environment, and alive.
+func (d *Driver) adopt(ctx context.Context, e *environment, h handle) error {
+	if err := d.listen(ctx); err != nil {
+		return err
+	}
+	if h.Container == "" {
+		return errors.New("the handle names no container")
+	}
+	d.mu.Lock()
+	e.container = h.Container
+	d.mu.Unlock()
+	seen, err := d.engine.inspect(ctx, h.Container)
+	if err != nil {
+		return err
+	}
+	labels := seen.Config.Labels
+	if seen.ID != h.Container || labels[labelID] != e.id || labels[labelData] != d.data ||
+		labels[labelGeneration] != strconv.FormatInt(h.Generation, 10) {
+		return errors.New("the container is another sandbox's")
+	}
+	if seen.State.Running {
+		e.environ = environOf(seen.Config.Env)
+		return d.commit(e, nil)
+	}
+	return &endedError{d.endingAtAdoption(seen, h)}
+}
+
+// endingAtAdoption says what is known of a container that ended while no server
+// was looking.
+func (d *Driver) endingAtAdoption(seen container.InspectResponse, h handle) sandboxd.Ending {
+	ending := sandboxd.Ending{Cause: sandboxd.CauseUnknown, At: time.Now().UTC(), Message: "it ended while no host was looking"}
+	switch {
+	case seen.State.OOMKilled:
+		ending.Cause, ending.Limit = sandboxd.CauseMemory, memoryLimit(h.Limits)
+	case h.Boot != d.bootID && d.bootID != "":
+		ending.Cause, ending.Message = sandboxd.CauseHostRestart, "the machine has restarted"
+	case seen.State.ExitCode == lostExit:
+		ending.Cause, ending.Message = sandboxd.CauseEngine, "the container engine lost it in a restart"
+	}
+	if at, err := time.Parse(time.RFC3339Nano, seen.State.FinishedAt); err == nil && at.Year() > 1 {
+		ending.At = at.UTC()
+	}
+	return ending
+}
+
+// lostExit is the exit status that an engine gives a container whose end it has
+// not seen.
+const lostExit = 255
+
+func memoryLimit(l sandboxd.Limits) string {
+	return fmt.Sprintf("%d bytes of memory, of the whole sandbox", l.MemoryBytes)
+}

@@ -1,0 +1,138 @@
+package docker
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/moby/moby/client"
+
+	"sandboxd"
+	"sandboxd/internal/driver/docker/dockertest"
+	"sandboxd/internal/driver/drivertest"
+)
+
+// runtimes are those that every test of the suite runs under.
+var runtimes = []string{"runc", "runsc"}
+
+func openDriver(t testing.TB, e dockertest.Engine, dir string) *Driver {
+	t.Helper()
+	d, err := New(Config{Host: e.Host, DataDir: dir, Image: e.Image, OCIRuntime: e.Runtime})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+var lastUID atomic.Uint32
+
+// newSpec makes the directories of an environment, owned by a user of its own.
+func newSpec(t testing.TB, dir string) sandboxd.EnvironmentSpec {
+	t.Helper()
+	spec := sandboxd.EnvironmentSpec{ID: sandboxd.NewID(), Generation: 1, UID: 230_000 + lastUID.Add(1),
+		Hostname: "box", Limits: sandboxd.DefaultLimits()}
+	base := filepath.Join(dir, "workspaces", spec.ID)
+	spec.Workspace, spec.Home = filepath.Join(base, "workspace"), filepath.Join(base, "home")
+	for _, d := range []string{spec.Workspace, spec.Home} {
+		if err := os.MkdirAll(d, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chown(d, int(spec.UID), int(spec.UID)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return spec
+}
+
+// leftovers describes what the driver could leave: containers, images, mounts,
+// files of its run directory, descriptors and child processes.
+func leftovers(e dockertest.Engine, dir string) string {
+	var b strings.Builder
+	ctx := context.Background()
+	containers, err := e.API.ContainerList(ctx, client.ContainerListOptions{All: true, Filters: make(client.Filters).Add("label", labelID)})
+	for _, c := range containers.Items {
+		fmt.Fprintln(&b, "container", c.Names, c.State)
+	}
+	fmt.Fprintln(&b, err)
+	images, err := e.API.ImageList(ctx, client.ImageListOptions{All: true})
+	fmt.Fprintln(&b, "images", len(images.Items), err)
+	volumes, err := e.API.VolumeList(ctx, client.VolumeListOptions{})
+	fmt.Fprintln(&b, "volumes", len(volumes.Items), err)
+	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	fmt.Fprintln(&b, "mounts", strings.Count(string(mounts), "\n"), err)
+	entries, err := os.ReadDir(filepath.Join(dir, "run", "docker"))
+	for _, e := range entries {
+		fmt.Fprintln(&b, "run", e.Name())
+	}
+	fmt.Fprintln(&b, err != nil && !os.IsNotExist(err))
+	fds, _ := os.ReadDir("/proc/self/fd")
+	var held []string
+	for _, fd := range fds {
+		target, err := os.Readlink("/proc/self/fd/" + fd.Name())
+		// Sockets of the tests' own client come and go.
+		if err == nil && !strings.Contains(target, "/proc/") && !strings.HasPrefix(target, "anon_inode:[event") && !strings.HasPrefix(target, "socket:") {
+			held = append(held, strings.TrimRight(target, "0123456789[]"))
+		}
+	}
+	slices.Sort(held)
+	fmt.Fprintln(&b, "descriptors", held)
+	return b.String()
+}
+
+func harness(t testing.TB, e dockertest.Engine) drivertest.Harness {
+	dir := t.TempDir()
+	return drivertest.Harness{
+		Open:  func(t testing.TB) sandboxd.Driver { return openDriver(t, e, dir) },
+		Spec:  func(t testing.TB) sandboxd.EnvironmentSpec { return newSpec(t, dir) },
+		True:  []string{"true"},
+		Echo:  func(text string) []string { return []string{"echo", text} },
+		Sleep: []string{"sleep", "1000"},
+		Show:  func(name string) []string { return []string{"cat", name} },
+		End: func(t testing.TB, _ sandboxd.Driver, id string) {
+			if _, err := e.API.ContainerKill(context.Background(), containerName(id), client.ContainerKillOptions{Signal: "KILL"}); err != nil {
+				t.Fatal(err)
+			}
+		},
+		Left: func() string { return leftovers(e, dir) },
+	}
+}
+
+func TestSuite(t *testing.T) {
+	for _, runtime := range runtimes {
+		t.Run(runtime, func(t *testing.T) {
+			e := dockertest.Find(t, runtime)
+			drivertest.Run(t, func(t *testing.T) drivertest.Harness { return harness(t, e) })
+		})
+	}
+}
+
+func TestFingerprint(t *testing.T) {
+	for _, runtime := range runtimes {
+		t.Run(runtime, func(t *testing.T) {
+			h := harness(t, dockertest.Find(t, runtime))
+			d := h.Open(t)
+			defer d.Close()
+			before := h.Left()
+			fp := d.Fingerprint(context.Background())
+			if !fp.Works {
+				t.Fatalf("does not work: %s (%s)", fp.Reason, fp.Hint)
+			}
+			for _, line := range fp.Level {
+				if line.Needed && !line.OK {
+					t.Errorf("works without %s", line.Name)
+				}
+			}
+			if !fp.Capabilities.Images || !slices.Contains(fp.Capabilities.OCIRuntimes, runtime) {
+				t.Errorf("capabilities: %+v", fp.Capabilities)
+			}
+			if after := h.Left(); after != before {
+				t.Errorf("left behind\nbefore:\n%s\nafter:\n%s", before, after)
+			}
+		})
+	}
+}

@@ -1,0 +1,124 @@
+package host
+
+import (
+	"context"
+
+	"sandboxd"
+	"sandboxd/internal/egress"
+	"sandboxd/internal/guest"
+)
+
+// proxyService is what an init's connections to its proxy port are streams to.
+const proxyService = "proxy"
+
+// maxRules bounds each list of a sandbox.
+const maxRules = 1000
+
+// checkNetwork validates what a sandbox is to reach and spells it canonically.
+func checkNetwork(n *sandboxd.Network) error {
+	*n = known(*n)
+	switch n.Mode {
+	case sandboxd.NetworkNone:
+		if len(n.Allow)+len(n.Deny) > 0 {
+			return sandboxd.Invalid("network", "allow and deny have a meaning with mode proxy only")
+		}
+	case sandboxd.NetworkProxy:
+	default:
+		return sandboxd.Invalid("network.mode", "must be none or proxy")
+	}
+	for _, l := range []struct {
+		field string
+		list  *[]string
+	}{{"network.allow", &n.Allow}, {"network.deny", &n.Deny}} {
+		if len(*l.list) > maxRules {
+			return sandboxd.Invalid(l.field, "more than %d rules", maxRules)
+		}
+		_, spelled, err := egress.ParseRules(*l.list)
+		if err != nil {
+			return sandboxd.Invalid(l.field, "%v", err).WithHint("a rule is a host name, *.name, *, an address or a prefix, with :port for one port")
+		}
+		*l.list = spelled
+	}
+	return nil
+}
+
+// known gives a network that says nothing the mode it has.
+func known(n sandboxd.Network) sandboxd.Network {
+	if n.Mode == "" {
+		n.Mode = sandboxd.NetworkNone
+	}
+	return n
+}
+
+// openGate answers the way out of a sandbox, the same one for every generation, so
+// that what it counted stays; nil for a sandbox without.
+func (b *box) openGate(n sandboxd.Network) (*egress.Gate, error) {
+	if n.Mode != sandboxd.NetworkProxy {
+		return nil, nil
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.gate == nil {
+		gate, err := b.h.cfg.Egress.Gate(n.Allow, n.Deny)
+		if err != nil {
+			return nil, err
+		}
+		b.gate = gate
+	}
+	return b.gate, nil
+}
+
+func (b *box) closeGate() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.gate != nil {
+		b.gate.Close()
+	}
+}
+
+// NetworkActivity implements sandboxd.Host.
+func (h *Host) NetworkActivity(ctx context.Context, id string) (sandboxd.NetworkActivity, error) {
+	_, b, err := h.lookup(ctx, id)
+	if err != nil {
+		return sandboxd.NetworkActivity{}, err
+	}
+	b.mu.Lock()
+	gate := b.gate
+	b.mu.Unlock()
+	if gate == nil {
+		return sandboxd.NetworkActivity{Denials: []sandboxd.Denial{}}, nil
+	}
+	return gate.Activity(), nil
+}
+
+// offerNetwork has the init listen for its proxy, and serves it.
+func (e *environment) offerNetwork(opts *guest.Options) {
+	if e.gate == nil {
+		return
+	}
+	opts.Services = map[string]func(guest.Stream){proxyService: func(s guest.Stream) { e.gate.Serve(s) }}
+	opts.Listen = map[string]uint16{proxyService: sandboxd.ProxyPort}
+}
+
+// networkVars tell programs of the proxy and of the certificates to trust. There is
+// no one name that all of them read.
+func (e *environment) networkVars() map[string]string {
+	vars := map[string]string{}
+	set := func(value string, names ...string) {
+		for _, name := range names {
+			vars[name] = value
+		}
+	}
+	if e.gate != nil {
+		set("http://"+sandboxd.ProxyAddress, "HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy")
+		set("localhost,127.0.0.1,::1", "NO_PROXY", "no_proxy")
+		set("1", "NODE_USE_ENV_PROXY") // Node asks before it looks at the others
+		// A refusal is final. pip would try for eight seconds to see whether it is.
+		set("1", "PIP_RETRIES")
+	}
+	if e.b.h.cfg.Trust {
+		set(sandboxd.CABundle, "SSL_CERT_FILE", "CURL_CA_BUNDLE", "GIT_SSL_CAINFO", "PIP_CERT", "REQUESTS_CA_BUNDLE",
+			"NODE_EXTRA_CA_CERTS", "CARGO_HTTP_CAINFO", "AWS_CA_BUNDLE")
+	}
+	return vars
+}

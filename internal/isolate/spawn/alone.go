@@ -1,0 +1,213 @@
+package spawn
+
+import (
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// alone is what a spawner does in place of cgroups: it limits each process, and it
+// marks those of a command so that all of them can be found and ended.
+//
+// The mark is the limit of file locks, which no kernel since 2.4.25 looks at: every
+// process inherits it through fork and exec, anyone can read it in /proc, and a filter
+// that is set with it forbids to change it. Sessions, parents and environments say
+// who belongs together only as long as nobody minds.
+type alone struct {
+	dataBytes, processes uint64 // 0 for no limit
+	marks                bool   // the kernel has the mark
+	last                 uint64 // mark that was given
+	filter               unix.SockFprog
+}
+
+// rlimitLocks is RLIMIT_LOCKS; limitsLine begins its line in /proc/<pid>/limits.
+const (
+	rlimitLocks = 10
+	limitsLine  = "Max file locks"
+)
+
+// ownThreads is what process 1 may need beside the commands where its threads count
+// in the same limit as they.
+const ownThreads = 64
+
+// Alone makes each command one without a cgroup: its processes are marked and limited
+// in data (RLIMIT_DATA) and in number, which all of the sandbox count in. 0 is no limit.
+func (s *Spawner) Alone(dataBytes, processes uint64) {
+	code := keepMark()
+	if processes != 0 {
+		processes += ownThreads
+	}
+	// More than this process may have cannot be given.
+	for resource, most := range map[int]*uint64{unix.RLIMIT_DATA: &dataBytes, unix.RLIMIT_NPROC: &processes} {
+		var own unix.Rlimit
+		if err := unix.Prlimit(0, resource, nil, &own); err == nil && *most != 0 {
+			*most = min(*most, own.Max)
+		}
+	}
+	s.alone = &alone{dataBytes: dataBytes, processes: processes, marks: canMark(),
+		filter: unix.SockFprog{Len: uint16(len(code)), Filter: &code[0]}}
+}
+
+// canMark says whether the kernel keeps the limit that is the mark, and shows it.
+// gVisor's refuses to set it.
+func canMark() bool {
+	var own unix.Rlimit
+	return unix.Prlimit(0, rlimitLocks, nil, &own) == nil && unix.Prlimit(0, rlimitLocks, &own, nil) == nil &&
+		strings.Contains(readProc("self", "limits"), limitsLine)
+}
+
+// prepare adds the limits and, where there are marks, a new one to a child, and
+// answers it, else 0. Under the spawner's lock.
+func (a *alone) prepare(c *child) uint64 {
+	if a.dataBytes != 0 {
+		c.limits = append(c.limits, newLimit(unix.RLIMIT_DATA, a.dataBytes))
+	}
+	if a.processes != 0 {
+		c.limits = append(c.limits, newLimit(unix.RLIMIT_NPROC, a.processes))
+	}
+	if !a.marks {
+		return 0
+	}
+	a.last++
+	c.limits = append(c.limits, newLimit(rlimitLocks, a.last))
+	c.filter = &a.filter
+	return a.last
+}
+
+// keepMark is a program that refuses to set the limit that is the mark. Calls of other
+// architectures do not come this far: the filter of process 1 ends who makes one.
+func keepMark() []unix.SockFilter {
+	const number, args = 0, 16
+	load := func(at uint32) unix.SockFilter {
+		return unix.SockFilter{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: at}
+	}
+	equal := func(k uint32, yes, no uint8) unix.SockFilter {
+		return unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, Jt: yes, Jf: no, K: k}
+	}
+	answer := func(k uint32) unix.SockFilter { return unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: k} }
+	return []unix.SockFilter{
+		load(number),
+		equal(unix.SYS_SETRLIMIT, 0, 2),
+		load(args),               // the resource
+		equal(rlimitLocks, 8, 7), // refused, or not
+		equal(unix.SYS_PRLIMIT64, 0, 6),
+		load(args + 8), // the resource
+		equal(rlimitLocks, 0, 4),
+		load(args + 16), // where the new value is, which is nowhere for one that only asks
+		equal(0, 0, 3),
+		load(args + 16 + 4),
+		equal(0, 0, 1),
+		answer(unix.SECCOMP_RET_ALLOW),
+		answer(unix.SECCOMP_RET_ERRNO | uint32(unix.EPERM)),
+	}
+}
+
+const (
+	// killTime bounds KillAll.
+	killTime = 3 * time.Second
+	// stopRounds bounds how often it waits for what multiplies to stand still.
+	stopRounds = 8
+)
+
+// KillAll is inside.Tree's. First everything is stopped, until nothing new is found:
+// what is killed one by one makes room for what the rest forks, what is stopped does
+// not.
+func (p *process) KillAll() {
+	switch {
+	case p.owner.alone == nil:
+		return // the host ends its cgroup
+	case p.mark == 0:
+		p.killLineage()
+		return
+	}
+	seen := map[int]bool{}
+	wait := 200 * time.Microsecond
+	for begin, round := time.Now(), 0; time.Since(begin) < killTime; round++ {
+		alive := marked(p.mark)
+		if len(alive) == 0 {
+			return
+		}
+		sig := unix.SIGKILL
+		for _, pid := range alive {
+			if !seen[pid] && round < stopRounds {
+				sig = unix.SIGSTOP
+			}
+			seen[pid] = true
+		}
+		for _, pid := range alive {
+			// The number was the command's a moment ago; between the two only the
+			// kernel's wrap-around of all pids could give it away.
+			_ = unix.Kill(pid, sig)
+		}
+		if sig == unix.SIGKILL {
+			time.Sleep(wait)
+			wait = min(2*wait, 10*time.Millisecond)
+		}
+	}
+}
+
+// marked lists the living processes with a mark.
+func marked(mark uint64) (pids []int) {
+	dir, err := os.Open("/proc")
+	if err != nil {
+		return nil
+	}
+	defer dir.Close()
+	names, err := dir.Readdirnames(-1)
+	if err != nil {
+		return nil
+	}
+	for _, name := range names {
+		if pid, err := strconv.Atoi(name); err == nil && pid > 1 && markOf(name) == mark && lives(name) {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+// markOf is the mark of a process, 0 for none.
+func markOf(pid string) uint64 {
+	_, rest, ok := strings.Cut(readProc(pid, "limits"), limitsLine)
+	if !ok {
+		return 0
+	}
+	fields := strings.Fields(rest[:min(len(rest), 64)])
+	if len(fields) == 0 {
+		return 0
+	}
+	mark, err := strconv.ParseUint(fields[0], 10, 64)
+	if err != nil {
+		return 0 // unlimited
+	}
+	return mark
+}
+
+// lives says whether a process can still do something: a dead one waits for its
+// parent, unless it has threads that outlived the first.
+func lives(pid string) bool {
+	text := readProc(pid, "stat")
+	const state, threads = 0, 20 - 3 // counted from field 3, behind the name
+	fields := strings.Fields(text[strings.LastIndexByte(text, ')')+1:])
+	if len(fields) <= threads {
+		return false
+	}
+	dead := fields[state] == "Z" || fields[state] == "X"
+	return !dead || fields[threads] != "1" && fields[threads] != "0"
+}
+
+func readProc(pid, file string) string {
+	fd, err := unix.Open("/proc/"+pid+"/"+file, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return "" // it ended
+	}
+	defer unix.Close(fd)
+	var buf [4096]byte
+	n, err := unix.Read(fd, buf[:])
+	if err != nil {
+		return ""
+	}
+	return string(buf[:n])
+}

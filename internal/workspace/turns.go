@@ -1,0 +1,64 @@
+package workspace
+
+import (
+	"context"
+	"runtime"
+	"time"
+)
+
+const (
+	// slice is how long one search works before it lets another one do so.
+	slice = 2 * time.Millisecond
+	// breath is how long it works before it lets go of its processor for a moment.
+	// Without that, what becomes ready beside it waits as long as the kernel and the
+	// runtime let a busy thread run: milliseconds, which is a whole command.
+	breath = 500 * time.Microsecond
+	rest   = 50 * time.Microsecond
+)
+
+// turns is how many searches of this process work at the same moment: half of the
+// processors, so that everything else always finds one.
+var turns = make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2))
+
+// turn is one search's right to work. It is for one goroutine.
+type turn struct {
+	ctx      context.Context
+	since    time.Time // when it was taken
+	breathed time.Time
+	until    time.Time // when the search is to be over
+}
+
+// take waits for a turn.
+func (t *turn) take() error {
+	select {
+	case turns <- struct{}{}:
+		t.since = time.Now()
+		t.breathed = t.since
+		return nil
+	case <-t.ctx.Done():
+		return t.ctx.Err()
+	}
+}
+
+func (t *turn) give() { <-turns }
+
+// step is called every now and then by who has the turn. It passes the turn on
+// when it was held for long enough; over says that the search's time is up. After
+// an error the turn is not held any more.
+func (t *turn) step() (over bool, err error) {
+	now := time.Now()
+	if now.Sub(t.breathed) < breath {
+		return false, nil
+	}
+	if now.Sub(t.since) < slice {
+		time.Sleep(rest)
+		t.breathed = time.Now()
+		return false, nil
+	}
+	t.give()
+	time.Sleep(rest) // who waits for the turn has it now
+	if err := t.take(); err != nil {
+		return false, err
+	}
+	return !t.until.IsZero() && now.After(t.until), nil
+}
