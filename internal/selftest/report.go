@@ -124,16 +124,17 @@ func cell(text string) string {
 // uses say why one wants what a machine has; the driver says why one misses what it
 // has not.
 var uses = map[string]string{
-	"root":          "only root can give each sandbox a user of its own",
-	"namespaces":    "each keeps a part of the machine out of sight",
-	"cgroups":       "they bound what a sandbox takes, and find all that a command started",
-	"seccomp":       "it takes away the kernel's calls that honest programs do not make",
-	"no_new_privs":  "no program gives more rights than its caller has",
-	"user":          "what belongs to one sandbox is closed to every other",
-	"pidfd":         "a process is held by a descriptor, so that no other one is meant by its number",
-	"openat2":       "no link in a workspace leads the host out of it",
-	"mount_setattr": "a whole tree of mounts becomes read-only in one step",
-	"landlock":      "it repeats by other means what mounts and user say",
+	"root":           "only root can give each sandbox a user of its own",
+	"namespaces":     "each keeps a part of the machine out of sight",
+	"cgroups":        "they bound what a sandbox takes, and find all that a command started",
+	"seccomp":        "it takes away the kernel's calls that honest programs do not make",
+	"no_new_privs":   "no program gives more rights than its caller has",
+	"user":           "what belongs to one sandbox is closed to every other",
+	"user namespace": "without root it gives the set-up power over the sandbox's own namespaces and nothing else",
+	"pidfd":          "a process is held by a descriptor, so that no other one is meant by its number",
+	"openat2":        "no link in a workspace leads the host out of it",
+	"mount_setattr":  "a whole tree of mounts becomes read-only in one step",
+	"landlock":       "it repeats by other means what mounts and user say",
 }
 
 // level says what the driver's own look at the machine found.

@@ -76,6 +76,12 @@ func (b *box) exhaust(ctx context.Context, args ...string) (output, error) {
 	if err != nil {
 		return output{}, err
 	}
+	if out.ending.PeakSource != "cgroup" {
+		// Nothing but the sandbox's end reaches what an ended command without a cgroup
+		// left. The next command starts it again.
+		_, err = b.host.Stop(ctx, b.sb.ID)
+		return out, err
+	}
 	_, err = b.host.StopCommand(ctx, b.sb.ID, cmd.ID, 0)
 	return out, err
 }

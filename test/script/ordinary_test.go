@@ -62,6 +62,34 @@ func TestOrdinaryUser(t *testing.T) {
 	}})
 }
 
+// The selftest of an ordinary user, who has a group too many, is green: what it costs
+// to be one is weak.
+func TestSelftestOfAnOrdinaryUser(t *testing.T) {
+	dir := home(t)
+	cmd := exec.Command(filepath.Join(dir, "sandboxd"), "selftest")
+	cmd.Env = append(environ(filepath.Join(dir, "data"), ""), "TMPDIR="+dir, "HOME="+dir)
+	user := ordinary()
+	user.Groups = []uint32{captest.User, captest.User - 1}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: user}
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+	for _, text := range []string{
+		"WEAK  own user           whether two sandboxes have one user: both are 65532",
+		"WEAK  own user           further groups of a process: ",
+		"ok    cgroup limits      256 MiB of memory where 128 may be: 0, then ENOMEM",
+		" 0 failed",
+	} {
+		if !strings.Contains(string(out), text) {
+			t.Errorf("no %q in:\n%s", text, out)
+		}
+	}
+	if left, err := filepath.Glob(filepath.Join(dir, "sandboxd-selftest-*")); err != nil || len(left) > 0 {
+		t.Errorf("%v are left, %v", left, err)
+	}
+}
+
 // TestMakeRunAsAnOrdinaryUser is the README's first command.
 func TestMakeRunAsAnOrdinaryUser(t *testing.T) {
 	dir := home(t)

@@ -29,7 +29,14 @@ var acts = map[string]func(args []string){
 		made, err := act.Fork(number(args, 0))
 		taken(made, err)
 	},
-	"eat": func(args []string) { taken(len(act.Eat(number(args, 0)<<20))>>20, nil) },
+	"eat": func(args []string) {
+		mib := number(args, 0)
+		err := act.Eat(mib << 20)
+		if err != nil {
+			mib = 0
+		}
+		taken(mib, err)
+	},
 	"descriptors": func(args []string) {
 		opened, err := act.Descriptors(number(args, 0))
 		taken(opened, err)

@@ -133,7 +133,9 @@ func socket(args []string) {
 
 // eat MIB uses so much memory and says when it has it.
 func eat(args []string) {
-	fmt.Println("ate", len(act.Eat(number(args, 0)<<20))>>20)
+	mib := number(args, 0)
+	fail(act.Eat(mib << 20))
+	fmt.Println("ate", mib)
 }
 
 // eat-in-children N MIB does so in N processes at once.

@@ -32,13 +32,17 @@ func Fork(most int) (made int, err error) {
 	return made, nil
 }
 
-// Eat uses so many bytes of memory; they are used as long as the answer is.
-func Eat(bytes int) []byte {
-	held := make([]byte, bytes)
+// Eat uses so many bytes of memory, from now on, or says why not. The runtime would
+// end the program where a limit of the process says no.
+func Eat(bytes int) error {
+	held, err := unix.Mmap(-1, 0, bytes, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+	if err != nil {
+		return err
+	}
 	for i := 0; i < len(held); i += 4096 {
 		held[i] = 1
 	}
-	return held
+	return nil
 }
 
 // Descriptors opens files, at most so many, keeps them, and says how many there
