@@ -86,6 +86,7 @@ type Capabilities struct {
 	WritableRoot        bool     `json:"writable_root"`
 	Networks            []string `json:"networks"`
 	WorkspaceBind       bool     `json:"workspace_bind"` // false: files live only in the guest
+	Pool                bool     `json:"pool"`           // implements EnvironmentPool
 	Images              bool     `json:"images"`         // implements Images
 	OCIRuntimes         []string `json:"oci_runtimes,omitempty"`
 }
@@ -123,6 +124,18 @@ type CommandGroups interface {
 	// it goes after they have ended, with the group of a later command or with the
 	// environment.
 	RemoveGroup(ctx context.Context, id, command string) error
+}
+
+// EnvironmentPool is the optional power of a driver to keep environments ready
+// before it is known whose they are. Start takes one that suits and makes one where
+// none does; nothing else of the contract changes by it. A ready one is no
+// environment: List does not name it, Close ends it, and it is never used twice.
+type EnvironmentPool interface {
+	// KeepReady says how many may be ready at most; before the first call, none. The
+	// driver decides how many are, from what Start is asked for, and ends what is one
+	// too many. The first call ends those of a server that had no time to. It does
+	// not wait for any to be made.
+	KeepReady(n int)
 }
 
 // Continued is a connection to an init on a stream that outlives it, as that of a

@@ -79,7 +79,7 @@ func run(binary string, rounds int, only, out string) error {
 		name string
 		fn   func() (row, error)
 	}{
-		{"exec", b.execOne}, {"exec16", b.execMany}, {"cold", b.openCold}, {"burst", b.burst},
+		{"exec", b.execOne}, {"exec16", b.execMany}, {"cold", b.openCold}, {"pooled", b.openPooled}, {"kept", b.openKept}, {"burst", b.burst},
 		{"write", func() (row, error) { return b.write(false) }}, {"synced", func() (row, error) { return b.write(true) }},
 		{"large", b.large}, {"tar", b.tar}, {"output", b.output}, {"idle", b.idle}, {"stop", b.stopTree}, {"restart", b.restart},
 		{"deaths", b.deaths}, {"search", b.search},
@@ -173,6 +173,16 @@ func (b *bench) start() error {
 	b.token = strings.TrimSpace(string(token))
 	b.c, err = client.New("http://"+b.addr, b.token)
 	return err
+}
+
+// unpooled is another server, on which every open is a cold one.
+func (b *bench) unpooled() (*bench, error) {
+	dir := filepath.Join(b.dir, "unpooled")
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, err
+	}
+	other := &bench{binary: b.binary, dir: dir, rounds: b.rounds, serve: []string{"--driver", "process", "--ready", "0"}}
+	return other, other.start()
 }
 
 func waitFor(url string) error {

@@ -81,6 +81,9 @@ func checkServe(p Process, o cli.ServeOptions) error {
 	if o.MaxSandboxes < 1 {
 		return sandboxd.Invalid("--max-sandboxes", "at least 1")
 	}
+	if o.Ready < 0 {
+		return sandboxd.Invalid("--ready", "at least 0")
+	}
 	return nil
 }
 
@@ -154,7 +157,7 @@ func (s *server) openHost(ctx context.Context, dir *datadir.Dir) error {
 		return err
 	}
 	s.host, err = host.New(ctx, host.Config{DataDir: dir.Path, Store: db, Drivers: drivers, UIDs: uids(),
-		MaxSandboxes: s.o.MaxSandboxes, Images: s.o.Images == "any",
+		MaxSandboxes: s.o.MaxSandboxes, Ready: s.o.Ready, Images: s.o.Images == "any",
 		Egress: s.egress, CABundle: bundle, Trust: s.o.CABundle != "", Log: s.log})
 	if err != nil {
 		return err

@@ -68,6 +68,7 @@ type ServeOptions struct {
 	OCIRuntime      string   `name:"oci-runtime" placeholder:"NAME" setting:"SANDBOXD_OCI_RUNTIME" help:"OCI runtime of containers that name none, as runsc; the engine's default otherwise."`
 	Images          string   `default:"any" enum:"any,none" setting:"SANDBOXD_IMAGES" help:"Which images and OCI runtimes a holder of the API key may name: any, the default, or none."`
 	MaxSandboxes    int      `default:"${max_sandboxes}" setting:"SANDBOXD_MAX_SANDBOXES" help:"Most sandboxes that run at once, ${default} by default; stopped ones do not count."`
+	Ready           int      `placeholder:"N" default:"8" setting:"SANDBOXD_READY" help:"Most environments that are kept ready for sandboxes that will be opened, ${default} by default; how many are follows what is opened, and each counts as a sandbox that runs until one needs its place. 0 for none."`
 	EgressAllow     []string `name:"egress-allow-address" placeholder:"ADDR" setting:"SANDBOXD_EGRESS_ALLOW_ADDRESS" help:"Address or prefix that sandboxes with the network proxy may reach although it is private or this machine's, as 10.1.2.0/24 or 192.0.2.7:443; repeatable."`
 	EgressUpstream  string   `placeholder:"URL" setting:"SANDBOXD_EGRESS_UPSTREAM" help:"Proxy through which they reach the outside, as http://proxy:3128; none by default."`
 	CABundle        string   `name:"ca-bundle" type:"path" placeholder:"FILE" setting:"SANDBOXD_CA_BUNDLE" help:"Certificates (PEM) that programs in sandboxes trust beside the machine's own."`

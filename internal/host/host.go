@@ -37,6 +37,9 @@ type Config struct {
 	// MaxSandboxes bounds the sandboxes that have an environment. 0 means
 	// sandboxd.DefaultMaxSandboxes.
 	MaxSandboxes int
+	// Ready is how many environments each driver that has a pool may keep ready, as
+	// long as there are places for them. 0 means none.
+	Ready int
 	// Images lets callers name an image and an OCI runtime, where a driver has them.
 	Images bool
 	// OrphanGrace is how long an environment that no record explains is left alone
@@ -76,6 +79,9 @@ type Host struct {
 	mu     sync.Mutex
 	boxes  map[string]*box
 	places map[string]bool // ids that hold or are about to hold an environment
+	// pooling is set when every sandbox has its true state: before that nobody knows
+	// how many places are free.
+	pooling bool
 }
 
 var _ sandboxd.Host = (*Host)(nil)
@@ -127,6 +133,10 @@ func New(ctx context.Context, cfg Config) (*Host, error) {
 	for _, d := range cfg.Drivers {
 		h.spawn(func() { h.watch(d) })
 	}
+	h.mu.Lock()
+	h.pooling = true
+	h.shareRoom()
+	h.mu.Unlock()
 	return h, nil
 }
 
@@ -306,6 +316,7 @@ func (h *Host) reserve(ctx context.Context, id string) error {
 	h.mu.Lock()
 	if h.places[id] || len(h.places) < h.cfg.MaxSandboxes {
 		h.places[id] = true
+		h.shareRoom()
 		h.mu.Unlock()
 		return nil
 	}
@@ -327,7 +338,25 @@ func (h *Host) reserve(ctx context.Context, id string) error {
 func (h *Host) release(id string) {
 	h.mu.Lock()
 	delete(h.places, id)
+	h.shareRoom()
 	h.mu.Unlock()
+}
+
+// shareRoom tells the drivers how many environments they may keep ready: an
+// environment that nobody has counts like one that somebody has, and gives way to it.
+// Under mu.
+func (h *Host) shareRoom() {
+	if !h.pooling {
+		return
+	}
+	room := h.cfg.MaxSandboxes - len(h.places)
+	for _, d := range h.cfg.Drivers {
+		if p, ok := d.(sandboxd.EnvironmentPool); ok {
+			n := max(0, min(h.cfg.Ready, room))
+			p.KeepReady(n)
+			room -= n
+		}
+	}
 }
 
 // keyLocks serialises what happens to the name of a key. Keys share locks; that

@@ -240,7 +240,7 @@ func (b *box) startLocked(ctx context.Context) (sandboxd.SandboxRecord, error) {
 	}
 	b.h.log.Warn("start failed", "sandbox", b.id, "err", err)
 	cold, uerr := b.h.store.Update(clean, b.id, func(r *sandboxd.SandboxRecord) error {
-		if r.State != sandboxd.StateStarting {
+		if !r.State.HasEnvironment() {
 			return nil // deleted meanwhile
 		}
 		r.State, r.Handle = sandboxd.StateCold, nil
@@ -268,32 +268,34 @@ func (b *box) launch(ctx context.Context, rec sandboxd.SandboxRecord) (sandboxd.
 		return rec, err
 	}
 	fpStartMade.Hit()
-	rec, err = b.h.store.Update(ctx, b.id, func(r *sandboxd.SandboxRecord) error {
-		r.Handle = handle
-		return nil
-	})
-	if err != nil {
-		return rec, err
-	}
-	fpStartHandle.Hit()
 	env, err := newEnvironment(b, rec)
 	if err != nil {
 		return rec, err
 	}
-	if err := env.attach(ctx); err != nil {
+	// The record is written while the link is made: neither waits for the other, and
+	// nobody is told of this before both are done.
+	written := make(chan outcome, 1)
+	go func() {
+		var o outcome
+		o.rec, o.err = b.h.store.Update(ctx, b.id, func(r *sandboxd.SandboxRecord) error {
+			r.State, r.Handle = sandboxd.StateRunning, handle
+			return nil
+		})
+		written <- o
+	}()
+	err = env.attach(ctx)
+	o := <-written
+	fpStartHandle.Hit()
+	if err != nil {
 		return rec, err
 	}
 	b.h.spawn(env.keepAttached)
-	rec, err = b.h.store.Update(ctx, b.id, func(r *sandboxd.SandboxRecord) error {
-		r.State = sandboxd.StateRunning
-		return nil
-	})
-	if err != nil {
+	if o.err != nil {
 		env.detach()
-		return rec, err
+		return o.rec, o.err
 	}
 	b.setEnvironment(env)
-	return rec, nil
+	return o.rec, nil
 }
 
 func (b *box) stopLocked(ctx context.Context) (sandboxd.SandboxRecord, error) {

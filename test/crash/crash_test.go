@@ -50,7 +50,7 @@ func TestMain(m *testing.M) {
 }
 
 // child is this test's own binary as a server.
-var child = server.Options{Program: "/proc/self/exe", Args: []string{"--max-sandboxes", "200"}, Env: append(os.Environ(), childEnv+"=1", pointEnv+"=")}
+var child = server.Options{Program: "/proc/self/exe", Args: []string{"--max-sandboxes", "200"}, Ready: 8, Env: append(os.Environ(), childEnv+"=1", pointEnv+"=")}
 
 // start runs the server, which dies at a point unless that is "".
 func start(s *server.Instance, point string) {

@@ -64,6 +64,7 @@ func Run(t *testing.T, harness func(t *testing.T) Harness) {
 		{"many at once", testConcurrent},
 		{"start and stop of one id at once", testRace},
 		{"command groups", testGroups},
+		{"a pool", testPool},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			h := harness(t)

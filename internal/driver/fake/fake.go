@@ -131,6 +131,7 @@ type Driver struct {
 
 	mu      sync.Mutex
 	held    map[string]*environment // started or adopted here
+	ready   int                     // how many may be, and so are, ready
 	queue   []sandboxd.DriverEvent
 	wake    chan struct{}
 	closed  bool
@@ -138,7 +139,10 @@ type Driver struct {
 	events  chan sandboxd.DriverEvent
 }
 
-var _ sandboxd.Driver = (*Driver)(nil)
+var (
+	_ sandboxd.Driver          = (*Driver)(nil)
+	_ sandboxd.EnvironmentPool = (*Driver)(nil)
+)
 
 // New makes a driver for a world; it takes the events over from an older one.
 func New(world *World) *Driver {
@@ -197,7 +201,7 @@ func (d *Driver) Fingerprint(context.Context) sandboxd.Fingerprint {
 		Works: true,
 		Level: []sandboxd.LevelLine{{Name: "isolation", Detail: "none: programs are built in", Why: "the fake driver runs no untrusted code"}},
 		Capabilities: sandboxd.Capabilities{
-			SurvivesHostRestart: true, Networks: []string{"none", "proxy"}, WorkspaceBind: !d.world.cfg.NoSharedDisk,
+			SurvivesHostRestart: true, Networks: []string{"none", "proxy"}, WorkspaceBind: !d.world.cfg.NoSharedDisk, Pool: true,
 		},
 	}
 }
@@ -240,7 +244,11 @@ func (d *Driver) Start(ctx context.Context, spec sandboxd.EnvironmentSpec) (sand
 	}
 	w.envs[spec.ID] = env
 	w.mu.Unlock()
-	err := w.pause(ctx, cfg.StartDelay)
+	delay := cfg.StartDelay
+	if d.pooled() {
+		delay = 0
+	}
+	err := w.pause(ctx, delay)
 	if err == nil && cfg.StartError != nil {
 		err = sandboxd.Wrap(sandboxd.ClassUnavailable, cfg.StartError, "the environment did not start")
 	}
@@ -271,6 +279,20 @@ func (d *Driver) Start(ctx context.Context, spec sandboxd.EnvironmentSpec) (sand
 		}()
 	}
 	return json.Marshal(handle{Serial: env.serial, Generation: spec.Generation})
+}
+
+// KeepReady implements sandboxd.EnvironmentPool. What is ready costs nothing here, so
+// there always are as many as there may be; a start that has one does without delay.
+func (d *Driver) KeepReady(n int) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.ready = n
+}
+
+func (d *Driver) pooled() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.ready > 0
 }
 
 func (env *environment) over() bool {

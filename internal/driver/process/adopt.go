@@ -61,17 +61,17 @@ func (d *Driver) Adopt(ctx context.Context, id string, raw sandboxd.Handle) erro
 	}
 	var h handle
 	herr := json.Unmarshal(raw, &h)
-	e := &environment{id: id, generation: h.Generation, limits: h.Limits, groups: newCommandGroups(d.groups), busy: make(chan struct{}), ended: make(chan struct{})}
+	e := &environment{id: id, name: d.onDisk(id), generation: h.Generation, limits: h.Limits, groups: newCommandGroups(d.groups), busy: make(chan struct{}), ended: make(chan struct{})}
 	d.envs[id] = e
 	d.mu.Unlock()
 
-	pidfd, err := d.prove(ctx, id, h)
+	pidfd, err := d.prove(ctx, e.name, h)
 	if herr != nil {
 		err = herr
 	}
 	if err == nil {
 		if d.groups != nil {
-			e.groups.adopt(id)
+			e.groups.adopt(e.name)
 		}
 		if err = d.commit(e, h.PID, pidfd); err == nil {
 			d.release(e, true)
@@ -83,7 +83,7 @@ func (d *Driver) Adopt(ctx context.Context, id string, raw sandboxd.Handle) erro
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTime)
 	defer cancel()
-	cerr := d.clean(ctx, id)
+	cerr := d.clear(ctx, id)
 	if h.PID > 0 {
 		waitPID(h.PID, unix.WNOHANG) // ours when the same process started it
 	}
@@ -104,7 +104,7 @@ var errRestarted = errors.New("the machine has restarted")
 
 // prove answers a descriptor of the process that the handle means: of this boot,
 // started at the same tick, alive, and the one that listens on the socket.
-func (d *Driver) prove(ctx context.Context, id string, h handle) (int, error) {
+func (d *Driver) prove(ctx context.Context, name string, h handle) (int, error) {
 	if h.Boot != d.bootID {
 		return -1, errRestarted
 	}
@@ -125,7 +125,7 @@ func (d *Driver) prove(ctx context.Context, id string, h handle) (int, error) {
 		err = errors.New("it has ended")
 	}
 	if err == nil {
-		err = d.proveSocket(ctx, id, h.PID)
+		err = d.proveSocket(ctx, name, h.PID)
 	}
 	if err != nil {
 		unix.Close(pidfd)
@@ -134,8 +134,8 @@ func (d *Driver) prove(ctx context.Context, id string, h handle) (int, error) {
 	return pidfd, nil
 }
 
-func (d *Driver) proveSocket(ctx context.Context, id string, pid int) error {
-	conn, err := d.dial(ctx, id)
+func (d *Driver) proveSocket(ctx context.Context, name string, pid int) error {
+	conn, err := d.dial(ctx, name)
 	if err != nil {
 		return err
 	}

@@ -79,3 +79,32 @@ func BenchmarkCold(b *testing.B) {
 	report(b, "cold", cold)
 	report(b, "stop", stop)
 }
+
+// BenchmarkPooled is BenchmarkCold with a sandbox that was ready, in its parts.
+func BenchmarkPooled(b *testing.B) {
+	need(b)
+	h := harness(b)
+	d := h.Open(b).(*Driver)
+	defer d.Close()
+	var take, attach, first, second []time.Duration
+	for b.Loop() {
+		spec := newSpec(b, b.TempDir())
+		warm(b, d, spec, 1)
+		take = append(take, timed(func() {
+			if _, err := d.Start(context.Background(), spec); err != nil {
+				b.Fatal(err)
+			}
+		}))
+		var s *drivertest.Session
+		attach = append(attach, timed(func() { s = drivertest.Attach(b, d, spec.ID) }))
+		first = append(first, timed(func() { s.Run("/usr/bin/true") }))
+		second = append(second, timed(func() { s.Run("/usr/bin/true") }))
+		if err := d.Stop(context.Background(), spec.ID); err != nil {
+			b.Fatal(err)
+		}
+	}
+	report(b, "start", take)
+	report(b, "attach", attach)
+	report(b, "first", first)
+	report(b, "second", second)
+}

@@ -21,7 +21,7 @@ func (d *Driver) commandGroup(id, command string) (string, error) {
 	if d.groups == nil {
 		return "", sandboxd.Wrap(sandboxd.ClassUnavailable, d.groupErr, "the machine has no cgroups that the process driver can use")
 	}
-	return filepath.Join(id, commandsDir, leafPrefix+command), nil
+	return filepath.Join(d.nameOf(id), commandsDir, leafPrefix+command), nil
 }
 
 // CreateGroup is sandboxd.CommandGroups'. A group that exists is ClassConflict.

@@ -38,7 +38,7 @@ func TestRootlessDelegated(t *testing.T) {
 	if !fp.Works || !fp.Capabilities.CommandCgroup {
 		t.Fatalf("%+v", fp)
 	}
-	t.Run("limits", limits)
+	t.Run("limits", func(t *testing.T) { testLimits(t, openBox) })
 	drivertest.Run(t, func(t *testing.T) drivertest.Harness { return harness(t) })
 }
 

@@ -21,6 +21,7 @@ import (
 
 	"sandboxd"
 	"sandboxd/internal/driver/initbin"
+	"sandboxd/internal/driver/pool"
 	"sandboxd/internal/driver/queue"
 	"sandboxd/internal/isolate"
 )
@@ -46,6 +47,8 @@ type Driver struct {
 	events   *queue.Queue
 	init     *initbin.Place
 	weak     weakness
+	ready    *pool.Pool[kind, *member]
+	sweeping sync.Once
 
 	mu     sync.Mutex
 	closed bool
@@ -60,15 +63,20 @@ type weakness struct {
 	steps      []string // of setup.Spec.Without
 }
 
+func (w weakness) any() bool { return w.namespaces != 0 || len(w.steps) > 0 }
+
 var (
 	_ sandboxd.Driver        = (*Driver)(nil)
 	_ sandboxd.CommandGroups = (*Driver)(nil)
+
+	_ sandboxd.EnvironmentPool = (*Driver)(nil)
 )
 
 // environment is one that this driver started or adopted, or the place of one that
 // is being started, adopted or stopped. Of those three one goes on at a time.
 type environment struct {
 	id         string
+	name       string // of its cgroups, socket and log: the id, or that of the member it was
 	generation int64
 	limits     sandboxd.Limits
 	groups     *commandGroups // nil in the place of one that is only being stopped
@@ -109,6 +117,8 @@ func New(cfg Config) (*Driver, error) {
 		events: queue.New(), init: initbin.In(filepath.Join(cfg.DataDir, "bin")), envs: map[string]*environment{}, rootless: os.Geteuid() != 0}
 	d.roll = roll{dir: cfg.RunDir, boot: d.bootID}
 	d.groups, d.groupErr = findGroups(cfg.DataDir)
+	d.ready = pool.New(pool.Options[kind, *member]{Make: d.makeMember, End: d.endMember, Busy: busy,
+		Failed: func(err error) { cfg.Log.Warn("no environment can be kept ready", "err", err) }})
 	return d, nil
 }
 
@@ -132,6 +142,7 @@ func (d *Driver) Close() error {
 	for _, e := range envs {
 		e.letGo()
 	}
+	d.ready.Close()
 	d.events.Close()
 	if d.groups != nil {
 		d.groups.removeBase() // stays while a sandbox is in it
@@ -188,7 +199,7 @@ func (d *Driver) Connect(ctx context.Context, id string) (io.ReadWriteCloser, er
 	if err != nil {
 		return nil, err
 	}
-	conn, err := d.dial(ctx, id)
+	conn, err := d.dial(ctx, e.name)
 	if err != nil {
 		return nil, sandboxd.Wrap(sandboxd.ClassGone, err, "the sandbox's init does not answer")
 	}
@@ -201,21 +212,21 @@ func (d *Driver) Connect(ctx context.Context, id string) (io.ReadWriteCloser, er
 
 // dial goes through a descriptor of the run directory: the path of a socket may
 // have 107 bytes only.
-func (d *Driver) dial(ctx context.Context, id string) (*net.UnixConn, error) {
+func (d *Driver) dial(ctx context.Context, name string) (*net.UnixConn, error) {
 	dir, err := unix.Open(d.cfg.RunDir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, err
 	}
 	defer unix.Close(dir)
 	var dialer net.Dialer
-	conn, err := dialer.DialContext(ctx, "unix", fmt.Sprintf("/proc/self/fd/%d/%s", dir, socketName(id)))
+	conn, err := dialer.DialContext(ctx, "unix", fmt.Sprintf("/proc/self/fd/%d/%s", dir, socketName(name)))
 	if err != nil {
 		return nil, err
 	}
 	return conn.(*net.UnixConn), nil
 }
 
-func socketName(id string) string { return id + ".sock" }
+func socketName(name string) string { return name + ".sock" }
 
 // peer is the process that listens on the other side.
 func peer(conn *net.UnixConn) (int, error) {
@@ -260,8 +271,15 @@ func (d *Driver) List(context.Context) ([]string, error) {
 	if err != nil {
 		return nil, sandboxd.Wrap(sandboxd.ClassInternal, err, "read what environments there are")
 	}
+	linked, err := d.links()
+	if err != nil {
+		return nil, sandboxd.Wrap(sandboxd.ClassInternal, err, "read the run directory")
+	}
 	ids := names[:0]
 	for _, name := range names {
+		if id := linked[name]; id != "" {
+			name = id
+		}
 		if sandboxd.ValidID(name) {
 			ids = append(ids, name)
 		}
@@ -299,7 +317,7 @@ func (d *Driver) hold(ctx context.Context, id string) (*environment, error) {
 		d.mu.Lock()
 		e := d.envs[id]
 		if e == nil {
-			e = &environment{id: id}
+			e = &environment{id: id, name: d.onDisk(id)}
 			d.envs[id] = e
 		}
 		busy := e.busy
@@ -327,7 +345,7 @@ func (d *Driver) stop(ctx context.Context, e *environment) error {
 			return sandboxd.Errorf(sandboxd.ClassUnavailable, "the sandbox's processes do not end")
 		}
 	}
-	if err := d.clean(ctx, e.id); err != nil {
+	if err := d.clear(ctx, e.id); err != nil {
 		return sandboxd.Wrap(sandboxd.ClassUnavailable, err, "remove what the sandbox left")
 	}
 	return nil
@@ -335,19 +353,19 @@ func (d *Driver) stop(ctx context.Context, e *environment) error {
 
 // clean ends what is left of an environment and removes its cgroups and files.
 // All mounts went with the last process.
-func (d *Driver) clean(ctx context.Context, id string) error {
+func (d *Driver) clean(ctx context.Context, name string) error {
 	var errs []error
 	kill, remove := d.roll.kill, d.roll.remove
 	if d.groups != nil {
 		kill, remove = d.groups.kill, d.groups.remove
 	}
-	if err := kill(ctx, id); err != nil {
+	if err := kill(ctx, name); err != nil {
 		errs = append(errs, err)
-	} else if err := remove(ctx, id); err != nil {
+	} else if err := remove(ctx, name); err != nil {
 		errs = append(errs, err)
 	}
-	for _, name := range []string{socketName(id), logName(id)} {
-		if err := os.Remove(filepath.Join(d.cfg.RunDir, name)); err != nil && !errors.Is(err, os.ErrNotExist) {
+	for _, file := range []string{socketName(name), logName(name)} {
+		if err := os.Remove(filepath.Join(d.cfg.RunDir, file)); err != nil && !errors.Is(err, os.ErrNotExist) {
 			errs = append(errs, err)
 		}
 	}

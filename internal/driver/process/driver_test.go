@@ -3,12 +3,14 @@ package process
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -34,7 +36,7 @@ func need(t testing.TB) {
 
 func openDriver(t testing.TB, dir string) *Driver {
 	t.Helper()
-	d, err := New(Config{DataDir: dir, RunDir: filepath.Join(dir, "run")})
+	d, err := New(Config{DataDir: dir, RunDir: filepath.Join(dir, "run"), Log: slog.New(slog.NewTextHandler(t.Output(), nil))})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -102,7 +104,10 @@ func leftovers(dir string) string {
 
 // bare is the driver itself, also where it has no groups.
 func bare(d sandboxd.Driver) *Driver {
-	if without, ok := d.(withoutGroups); ok {
+	switch without := d.(type) {
+	case withoutGroups:
+		d = without.Driver
+	case withoutPool:
 		d = without.Driver
 	}
 	return d.(*Driver)
@@ -139,6 +144,44 @@ func harness(t testing.TB) drivertest.Harness {
 func TestSuite(t *testing.T) {
 	need(t)
 	drivertest.Run(t, func(t *testing.T) drivertest.Harness { return harness(t) })
+}
+
+// Each environment of the suite is taken from the pool as long as there are any.
+func TestSuiteWithAPool(t *testing.T) {
+	need(t)
+	drivertest.Run(t, func(t *testing.T) drivertest.Harness {
+		h := harness(t)
+		cold := h.Open
+		h.Open = func(t testing.TB) sandboxd.Driver {
+			d := cold(t)
+			warm(t, bare(d), h.Spec(t), 3)
+			return d
+		}
+		return h
+	})
+}
+
+// warm waits until n environments are ready for sandboxes as that of spec.
+func warm(t testing.TB, d *Driver, spec sandboxd.EnvironmentSpec, n int) {
+	t.Helper()
+	program, err := d.init.Install(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.KeepReady(n)
+	k := kindOf(program, spec)
+	for range n {
+		if m, ok := d.ready.Take(k); ok {
+			d.endMember(m)
+		}
+	}
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for deadline := time.Now().Add(drivertest.Patience); d.ready.Ready(k) < n; <-tick.C {
+		if time.Now().After(deadline) {
+			t.Fatalf("%d of %d environments became ready", d.ready.Ready(k), n)
+		}
+	}
 }
 
 func TestFingerprint(t *testing.T) {

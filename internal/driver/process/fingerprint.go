@@ -19,7 +19,7 @@ const probeUID = 65533
 // environment and stops it: only that shows that they work together.
 func (d *Driver) Fingerprint(ctx context.Context) sandboxd.Fingerprint {
 	fp := sandboxd.Fingerprint{Works: true, Level: d.level(), Capabilities: sandboxd.Capabilities{
-		SurvivesHostRestart: true, CommandCgroup: d.groups != nil, Networks: []string{"none", "proxy"}, WorkspaceBind: true,
+		SurvivesHostRestart: true, CommandCgroup: d.groups != nil, Networks: []string{"none", "proxy"}, WorkspaceBind: true, Pool: d.pools(),
 	}}
 	for _, line := range fp.Level {
 		if line.Needed && !line.OK {

@@ -24,8 +24,32 @@ type box struct {
 	spec sandboxd.EnvironmentSpec
 }
 
-// openBox starts a sandbox that the end of the test stops.
+// opener starts a sandbox that the end of the test stops.
+type opener func(t testing.TB, change func(*sandboxd.EnvironmentSpec)) *box
+
+// both runs a test with sandboxes that were made for it, and with ones that were
+// ready before.
+func both(t *testing.T, test func(t *testing.T, open opener)) {
+	need(t)
+	t.Run("cold", func(t *testing.T) { test(t, openBox) })
+	t.Run("pooled", func(t *testing.T) { test(t, openPooled) })
+}
+
 func openBox(t testing.TB, change func(*sandboxd.EnvironmentSpec)) *box {
+	t.Helper()
+	return open(t, change, 0)
+}
+
+func openPooled(t testing.TB, change func(*sandboxd.EnvironmentSpec)) *box {
+	t.Helper()
+	b := open(t, change, 1)
+	if b.d.nameOf(b.spec.ID) == b.spec.ID {
+		t.Fatal("the sandbox did not come from the pool")
+	}
+	return b
+}
+
+func open(t testing.TB, change func(*sandboxd.EnvironmentSpec), ready int) *box {
 	t.Helper()
 	h := harness(t)
 	before := h.Left()
@@ -35,9 +59,11 @@ func openBox(t testing.TB, change func(*sandboxd.EnvironmentSpec)) *box {
 	if change != nil {
 		change(&spec)
 	}
+	warm(t, d, spec, ready)
 	if _, err := d.Start(context.Background(), spec); err != nil {
 		t.Fatalf("start: %v", err)
 	}
+	d.ready.Close() // no others are made beside the test
 	t.Cleanup(func() {
 		if err := d.Stop(context.Background(), spec.ID); err != nil {
 			t.Errorf("stop: %v", err)
@@ -83,8 +109,9 @@ func (b *box) prove(t *testing.T, args ...string) map[string]string {
 // answers that mean no, whatever said it first.
 const denied = "EPERM EACCES EROFS"
 
-func TestIsolation(t *testing.T) {
-	need(t)
+func TestIsolation(t *testing.T) { both(t, testIsolation) }
+
+func testIsolation(t *testing.T, openBox opener) {
 	b := openBox(t, nil)
 	b.judge(t, b.probe(t))
 }
@@ -135,8 +162,9 @@ func (b *box) judge(t *testing.T, got map[string]string) {
 	}
 }
 
-func TestLandlockIsInForce(t *testing.T) {
-	need(t)
+func TestLandlockIsInForce(t *testing.T) { both(t, testLandlockIsInForce) }
+
+func testLandlockIsInForce(t *testing.T, openBox opener) {
 	b := openBox(t, nil)
 	captest.Need(t, "landlock", b.d.landlock >= 2, "the kernel has no usable Landlock")
 	// The kernel stacks at most 16 rulesets on a process: one is there already.
@@ -148,8 +176,9 @@ func TestLandlockIsInForce(t *testing.T) {
 	}
 }
 
-func TestSignalsToProcessOne(t *testing.T) {
-	need(t)
+func TestSignalsToProcessOne(t *testing.T) { both(t, testSignalsToProcessOne) }
+
+func testSignalsToProcessOne(t *testing.T, openBox opener) {
 	b := openBox(t, nil)
 	other := openBox(t, nil)
 	sleeper, err := other.Start(wire.Start{Argv: []string{"sleep", "1000"}})
@@ -170,8 +199,9 @@ func TestSignalsToProcessOne(t *testing.T) {
 	}
 }
 
-func TestTerminal(t *testing.T) {
-	need(t)
+func TestTerminal(t *testing.T) { both(t, testTerminal) }
+
+func testTerminal(t *testing.T, openBox opener) {
 	b := openBox(t, nil)
 	ctx := context.Background()
 	id, err := b.Start(wire.Start{Argv: []string{"sh", "-c", "stty size; tty; read line; echo got $line; stty size; cat"}, TTY: true, Cols: 91, Rows: 37, Stdin: true})
@@ -190,8 +220,9 @@ func TestTerminal(t *testing.T) {
 	}
 }
 
-func TestExits(t *testing.T) {
-	need(t)
+func TestExits(t *testing.T) { both(t, testExits) }
+
+func testExits(t *testing.T, openBox opener) {
 	b := openBox(t, nil)
 	for _, test := range []struct {
 		start wire.Start
@@ -217,13 +248,9 @@ func TestExits(t *testing.T) {
 	}
 }
 
-func TestLimits(t *testing.T) {
-	need(t)
-	limits(t)
-}
+func TestLimits(t *testing.T) { both(t, testLimits) }
 
-func limits(t *testing.T) {
-	t.Helper()
+func testLimits(t *testing.T, openBox opener) {
 	b := openBox(t, func(s *sandboxd.EnvironmentSpec) { s.Limits.MemoryBytes, s.Limits.PIDs = 64<<20, 40 })
 	ctx := context.Background()
 	// In one stride by one process: several that creep to the limit keep taking
@@ -276,8 +303,9 @@ func (b *box) usageAtEnd(ctx context.Context, t *testing.T, command string, want
 	}
 }
 
-func TestStopOfManyProcesses(t *testing.T) {
-	need(t)
+func TestStopOfManyProcesses(t *testing.T) { both(t, testStopOfManyProcesses) }
+
+func testStopOfManyProcesses(t *testing.T, openBox opener) {
 	b := openBox(t, nil)
 	id, err := b.Start(wire.Start{Argv: []string{"sh", "-c", "trap '' TERM; i=0; while [ $i -lt 200 ]; do sleep 1000 & i=$((i+1)); done; echo up; wait"}})
 	if err != nil {

@@ -23,7 +23,8 @@ import (
 // in telling what there is, process 1 ends a command's processes by a mark (see
 // internal/isolate/spawn), and limits hold for each process by itself.
 
-// Open is New for a host: without cgroups the driver is no sandboxd.CommandGroups.
+// Open is New for a host: without cgroups the driver is no sandboxd.CommandGroups, and
+// without them or root no sandboxd.EnvironmentPool.
 func Open(cfg Config) (sandboxd.Driver, error) {
 	d, err := New(cfg)
 	if err != nil {
@@ -32,11 +33,20 @@ func Open(cfg Config) (sandboxd.Driver, error) {
 	if d.groups == nil {
 		return withoutGroups{d}, nil
 	}
+	if !d.pools() {
+		return withoutPool{d, d}, nil
+	}
 	return d, nil
 }
 
 // withoutGroups hides what needs cgroups.
 type withoutGroups struct{ sandboxd.Driver }
+
+// withoutPool hides what needs root.
+type withoutPool struct {
+	sandboxd.Driver
+	sandboxd.CommandGroups
+}
 
 // cloneInto says which namespaces an init is cloned into, and how.
 func (d *Driver) cloneInto(pidfd *int) *syscall.SysProcAttr {
@@ -57,7 +67,7 @@ func (d *Driver) cloneInto(pidfd *int) *syscall.SysProcAttr {
 func (d *Driver) left(id string) bool {
 	name := d.roll.name(id)
 	if d.groups != nil {
-		name = d.groups.dir("pids", id)
+		name = d.groups.dir("pids", d.onDisk(id))
 	}
 	_, err := os.Lstat(name)
 	return err == nil

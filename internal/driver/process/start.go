@@ -31,14 +31,14 @@ const (
 	namespaces = unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS | unix.CLONE_NEWNET
 )
 
-func logName(id string) string { return id + ".err" }
+func logName(name string) string { return name + ".err" }
 
 // Start is sandboxd.Driver's.
 func (d *Driver) Start(ctx context.Context, spec sandboxd.EnvironmentSpec) (sandboxd.Handle, error) {
 	if err := d.check(spec); err != nil {
 		return nil, err
 	}
-	e := &environment{id: spec.ID, generation: spec.Generation, limits: spec.Limits, groups: newCommandGroups(d.groups), busy: make(chan struct{}), ended: make(chan struct{})}
+	e := &environment{id: spec.ID, name: spec.ID, generation: spec.Generation, limits: spec.Limits, groups: newCommandGroups(d.groups), busy: make(chan struct{}), ended: make(chan struct{})}
 	if err := d.reserve(e); err != nil {
 		return nil, err
 	}
@@ -105,7 +105,7 @@ func (d *Driver) reserve(e *environment) error {
 
 func (d *Driver) start(ctx context.Context, e *environment, spec sandboxd.EnvironmentSpec) (sandboxd.Handle, error) {
 	// What an environment that ended by itself left is kept until now.
-	if err := d.clean(ctx, spec.ID); err != nil {
+	if err := d.clear(ctx, spec.ID); err != nil {
 		return nil, sandboxd.Wrap(sandboxd.ClassUnavailable, err, "remove what the last environment left")
 	}
 	program, err := d.init.Install(ctx)
@@ -113,17 +113,31 @@ func (d *Driver) start(ctx context.Context, e *environment, spec sandboxd.Enviro
 		return nil, sandboxd.Wrap(sandboxd.ClassUnavailable, err, "the init cannot be installed")
 	}
 	e.started = time.Now()
-	l := &launch{driver: d, spec: spec, program: program}
+	if d.pools() {
+		if m, ok := d.ready.Take(kindOf(program, spec)); ok {
+			handle, err := d.handOver(ctx, e, m, spec)
+			if err == nil || ctx.Err() != nil {
+				return handle, err
+			}
+			// What is wrong with the sandbox the cold path says better.
+			d.cfg.Log.Warn("a ready environment was of no use", "sandbox", spec.ID, "err", err)
+		}
+	}
+	l := &launch{driver: d, spec: spec, name: spec.ID, program: program}
 	defer l.close()
 	if err := l.run(ctx); err != nil {
 		return nil, err
 	}
-	if err := d.commit(e, l.pid, l.pidfd); err != nil {
+	handle, err := l.handle(spec)
+	if err == nil {
+		err = d.commit(e, l.pid, l.pidfd)
+	}
+	if err != nil {
 		l.kill()
 		return nil, err
 	}
 	l.pidfd = -1
-	return l.handle, nil
+	return handle, nil
 }
 
 // commit makes a living process the environment's and watches it. It takes pidfd
@@ -145,19 +159,19 @@ func (d *Driver) commit(e *environment, pid, pidfd int) error {
 }
 
 // makeGroups makes a sandbox's cgroups with its limits.
-func (d *Driver) makeGroups(spec sandboxd.EnvironmentSpec) error {
-	g, id, lim := d.groups, spec.ID, spec.Limits
+func (d *Driver) makeGroups(name string, lim sandboxd.Limits) error {
+	g := d.groups
 	if g == nil {
 		return nil
 	}
-	leaf, commands := filepath.Join(id, initLeaf), filepath.Join(id, commandsDir)
+	leaf, commands := filepath.Join(name, initLeaf), filepath.Join(name, commandsDir)
 	for _, sub := range []string{leaf, filepath.Join(commands, otherLeaf)} {
 		if err := g.create(sub); err != nil {
 			return err
 		}
 	}
 	return errors.Join(
-		g.limitCPU(id, lim.CPUs),
+		g.limitCPU(name, lim.CPUs),
 		g.limitMemory(commands, lim.MemoryBytes), g.limitPIDs(commands, lim.PIDs),
 		g.limitMemory(leaf, initMemory), g.limitPIDs(leaf, initPIDs),
 	)
@@ -167,12 +181,15 @@ func (d *Driver) makeGroups(spec sandboxd.EnvironmentSpec) error {
 type launch struct {
 	driver  *Driver
 	spec    sandboxd.EnvironmentSpec
+	name    string // of its cgroups, socket and log
+	pooled  bool   // spec does not know the sandbox
 	program string
 	files   []*os.File
 	orders  *os.File // takes the specification
+	ready   *os.File // has the report
 	pid     int
 	pidfd   int
-	handle  sandboxd.Handle
+	start   uint64 // of the process, as in a handle
 }
 
 func (l *launch) close() {
@@ -214,8 +231,8 @@ func (l *launch) run(ctx context.Context) error {
 		return sandboxd.Wrap(sandboxd.ClassUnavailable, err, "the sandbox's init cannot be started")
 	}
 	made := make(chan error, 1)
-	go func() { made <- d.makeGroups(l.spec) }()
-	ready, err := l.fork()
+	go func() { made <- d.makeGroups(l.name, l.spec.Limits) }()
+	err := l.fork()
 	gerr := <-made
 	if err != nil {
 		return fail(err)
@@ -224,82 +241,91 @@ func (l *launch) run(ctx context.Context) error {
 		l.kill()
 		return sandboxd.Wrap(sandboxd.ClassUnavailable, gerr, "the sandbox's cgroups cannot be made")
 	}
-	if err := l.identify(); err != nil {
+	if err = l.identify(); err == nil {
+		err = l.instruct()
+	}
+	if err == nil && l.pooled {
+		err = l.built(ctx)
+	}
+	if err != nil {
 		l.kill()
 		return fail(err)
 	}
-	if err := l.instruct(); err != nil {
-		l.kill()
-		return fail(err)
+	if l.pooled {
+		return nil // what is built waits for its orders
 	}
-	if err := l.await(ctx, ready); err != nil {
+	if err := l.await(ctx); err != nil {
 		l.kill()
 		return err
 	}
 	return nil
 }
 
-// identify makes the handle. Where no cgroup does it, this is what tells of the
+// identify notes which process it is. Where no cgroup does it, the roll tells of the
 // environment from here on.
-func (l *launch) identify() error {
+func (l *launch) identify() (err error) {
 	d := l.driver
-	start, err := startTime(l.pid)
+	if l.start, err = startTime(l.pid); err != nil || d.groups != nil {
+		return err
+	}
+	raw, err := l.handle(l.spec)
 	if err != nil {
 		return err
 	}
-	l.handle, err = json.Marshal(handle{PID: l.pid, Start: start, Boot: d.bootID, Init: filepath.Base(l.program),
-		Generation: l.spec.Generation, Limits: l.spec.Limits})
-	if err == nil && d.groups == nil {
-		err = d.roll.enter(l.spec.ID, l.handle)
-	}
-	return err
+	return d.roll.enter(l.name, raw)
 }
 
-// fork starts the set-up stage and answers where it will report.
-func (l *launch) fork() (*os.File, error) {
+// handle is that of the sandbox of spec, which l.spec is unless it is pooled.
+func (l *launch) handle(spec sandboxd.EnvironmentSpec) (sandboxd.Handle, error) {
+	return json.Marshal(handle{PID: l.pid, Start: l.start, Boot: l.driver.bootID, Init: filepath.Base(l.program),
+		Generation: spec.Generation, Limits: spec.Limits})
+}
+
+// fork starts the set-up stage.
+func (l *launch) fork() error {
 	d := l.driver
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	l.keep(null)
 	flags := unix.O_CREAT | unix.O_TRUNC | unix.O_WRONLY | unix.O_APPEND | unix.O_CLOEXEC
-	fd, err := unix.Open(filepath.Join(d.cfg.RunDir, logName(l.spec.ID)), flags, 0o600)
+	fd, err := unix.Open(filepath.Join(d.cfg.RunDir, logName(l.name)), flags, 0o600)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	log := l.keep(os.NewFile(uintptr(fd), "log"))
 	socket, err := l.bind()
 	if err != nil {
-		return nil, err
+		return err
 	}
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	l.orders = l.keep(os.NewFile(uintptr(pair[0]), "orders"))
 	theirs := os.NewFile(uintptr(pair[1]), "spec")
 	defer theirs.Close()
 	readyR, readyW, err := os.Pipe()
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer readyW.Close()
-	l.keep(readyR)
+	l.ready = l.keep(readyR)
 	l.pidfd = -1
 	l.pid, err = syscall.ForkExec(l.program, []string{"init", "setup"}, &syscall.ProcAttr{
 		Dir: "/", Env: setup.Environment, Files: []uintptr{null.Fd(), null.Fd(), log.Fd(), socket.Fd(), theirs.Fd(), readyW.Fd()},
 		Sys: d.cloneInto(&l.pidfd),
 	})
 	if err != nil {
-		return nil, err
+		return err
 	}
 	if l.pidfd < 0 {
 		unix.Kill(l.pid, unix.SIGKILL)
 		waitPID(l.pid, 0)
-		return nil, errors.New("the kernel gave no pidfd")
+		return errors.New("the kernel gave no pidfd")
 	}
-	return readyR, nil
+	return nil
 }
 
 // bind makes the socket's name without listening: the init does that, and so it
@@ -310,7 +336,7 @@ func (l *launch) bind() (*os.File, error) {
 		return nil, err
 	}
 	defer unix.Close(dir)
-	name := socketName(l.spec.ID)
+	name := socketName(l.name)
 	if err := unix.Unlinkat(dir, name, 0); err != nil && err != unix.ENOENT {
 		return nil, err
 	}
@@ -326,7 +352,7 @@ func (l *launch) bind() (*os.File, error) {
 // and of the init's own groups.
 func (l *launch) instruct() error {
 	d := l.driver
-	fds, commands, err := d.joinFiles(l.spec.ID)
+	fds, commands, err := d.joinFiles(l.name)
 	if err != nil {
 		return err
 	}
@@ -339,7 +365,7 @@ func (l *launch) instruct() error {
 		Base: filepath.Join(d.cfg.RunDir, rootMount), Root: d.cfg.RootDir,
 		Workspace: l.spec.Workspace, Home: l.spec.Home, CABundle: l.spec.CABundle, UID: l.spec.UID, Hostname: l.spec.Hostname,
 		TmpBytes: l.spec.Limits.TmpBytes, Seccomp: d.seccomp, Landlock: d.landlock, OOMScore: oomScore,
-		Rootless: d.rootless, InitGroups: len(fds) - commands, Second: second, Without: d.weak.steps,
+		Rootless: d.rootless, InitGroups: len(fds) - commands, Pooled: l.pooled, Second: second, Without: d.weak.steps,
 	})
 	if err != nil {
 		return err
@@ -359,15 +385,15 @@ func (l *launch) instruct() error {
 
 // joinFiles answers the files by which the groups of a sandbox are joined: first those
 // of where commands go, so many, then those of the init's own.
-func (d *Driver) joinFiles(id string) (fds []int, commands int, err error) {
+func (d *Driver) joinFiles(name string) (fds []int, commands int, err error) {
 	if d.groups == nil {
 		return nil, 0, nil
 	}
-	fds, err = d.groups.open(filepath.Join(id, commandsDir, otherLeaf), false)
+	fds, err = d.groups.open(filepath.Join(name, commandsDir, otherLeaf), false)
 	if err != nil {
 		return nil, 0, err
 	}
-	own, err := d.groups.openIn(filepath.Join(id, initLeaf), func(root) bool { return true })
+	own, err := d.groups.openIn(filepath.Join(name, initLeaf), func(root) bool { return true })
 	if err != nil {
 		closeAll(fds)
 		return nil, 0, err
@@ -376,11 +402,11 @@ func (d *Driver) joinFiles(id string) (fds []int, commands int, err error) {
 }
 
 // await reads the init's one report.
-func (l *launch) await(ctx context.Context, ready *os.File) error {
+func (l *launch) await(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, readyTime)
 	defer cancel()
-	defer context.AfterFunc(ctx, func() { ready.SetReadDeadline(time.Unix(1, 0)) })()
-	body, err := io.ReadAll(io.LimitReader(ready, 64<<10))
+	defer context.AfterFunc(ctx, func() { l.ready.SetReadDeadline(time.Unix(1, 0)) })()
+	body, err := io.ReadAll(io.LimitReader(l.ready, 64<<10))
 	if ctx.Err() != nil {
 		return sandboxd.Wrap(sandboxd.ClassUnavailable, ctx.Err(), "the sandbox's init was not ready in time")
 	}
@@ -389,7 +415,7 @@ func (l *launch) await(ctx context.Context, ready *os.File) error {
 		err = json.Unmarshal(body, &report)
 	}
 	if err != nil {
-		said := l.driver.said(l.spec.ID)
+		said := l.driver.said(l.name)
 		return sandboxd.Wrap(sandboxd.ClassUnavailable, fmt.Errorf("%w: %s", err, said), "the sandbox's init ended without a word")
 	}
 	if report.Step != "" {
@@ -399,8 +425,8 @@ func (l *launch) await(ctx context.Context, ready *os.File) error {
 }
 
 // said is the end of what an init wrote before it died.
-func (d *Driver) said(id string) string {
-	text, err := os.ReadFile(filepath.Join(d.cfg.RunDir, logName(id)))
+func (d *Driver) said(name string) string {
+	text, err := os.ReadFile(filepath.Join(d.cfg.RunDir, logName(name)))
 	if err != nil {
 		return ""
 	}

@@ -32,7 +32,7 @@ func (d *Driver) watch(e *environment) {
 	if stopping || closed {
 		return
 	}
-	d.cfg.Log.Warn("a sandbox's init ended by itself", "sandbox", e.id, "cause", ending.Cause, "said", d.said(e.id))
+	d.cfg.Log.Warn("a sandbox's init ended by itself", "sandbox", e.id, "cause", ending.Cause, "said", d.said(e.name))
 	d.events.Push(sandboxd.DriverEvent{ID: e.id, Generation: e.generation, Ending: ending})
 }
 
@@ -62,7 +62,7 @@ func (d *Driver) endingOf(e *environment) sandboxd.Ending {
 	} else if known {
 		ending.Cause, code = sandboxd.CauseExit, status.ExitStatus()
 	}
-	if d.groups != nil && d.groups.oomKills(filepath.Join(e.id, initLeaf)) > 0 {
+	if d.groups != nil && d.groups.oomKills(filepath.Join(e.name, initLeaf)) > 0 {
 		ending.Cause, ending.Limit = sandboxd.CauseMemory, "128 MiB of the init"
 	}
 	if code >= 0 {

@@ -3,6 +3,7 @@ package setup
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -182,20 +183,16 @@ func bind(fd int, to string, attrs uint64, recursive uint) error {
 
 // etc generates who is who and shows an allow-list of the rest.
 func (b builder) etc() error {
-	uid, host := b.spec.UID, b.spec.Hostname
-	files := map[string]string{
-		"passwd": fmt.Sprintf("root:x:0:0:root:/root:/usr/sbin/nologin\nsandbox:x:%d:%d:sandbox:/home/sandbox:/bin/sh\n"+
-			"nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n", uid, uid),
-		"group":         fmt.Sprintf("root:x:0:\ntty:x:5:\nsandbox:x:%d:\nnogroup:x:65534:\n", uid),
+	host := b.spec.Hostname
+	files := accounts(b.spec.UID)
+	maps.Copy(files, map[string]string{
 		"hosts":         fmt.Sprintf("127.0.0.1\tlocalhost %s\n::1\tlocalhost\n", host),
 		"hostname":      host + "\n",
 		"nsswitch.conf": "passwd: files\ngroup: files\nhosts: files dns\nservices: files\nprotocols: files\n",
 		"resolv.conf":   "",
-	}
-	for name, text := range files {
-		if err := os.WriteFile(filepath.Join("etc", name), []byte(text), 0o644); err != nil {
-			return err
-		}
+	})
+	if err := write("etc", files); err != nil {
+		return err
 	}
 	names := machineEtc
 	if b.spec.Root != "" {
@@ -214,6 +211,24 @@ func (b builder) etc() error {
 			}
 		}
 		if err := b.show("etc/"+name, "etc/"+name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// accounts are the files of /etc that name the user.
+func accounts(uid uint32) map[string]string {
+	return map[string]string{
+		"passwd": fmt.Sprintf("root:x:0:0:root:/root:/usr/sbin/nologin\nsandbox:x:%d:%d:sandbox:/home/sandbox:/bin/sh\n"+
+			"nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n", uid, uid),
+		"group": fmt.Sprintf("root:x:0:\ntty:x:5:\nsandbox:x:%d:\nnogroup:x:65534:\n", uid),
+	}
+}
+
+func write(dir string, files map[string]string) error {
+	for name, text := range files {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
 			return err
 		}
 	}
@@ -271,6 +286,9 @@ func (b builder) devices() error {
 // files binds the two directories that are the user's. Not recursive: a mount
 // that somebody made below a workspace stays out.
 func (b builder) files() error {
+	if b.spec.Pooled {
+		return nil
+	}
 	for to, from := range map[string]string{"workspace": b.spec.Workspace, "home/sandbox": b.spec.Home} {
 		fd, err := unix.Open(from, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 		if err != nil {
@@ -351,9 +369,10 @@ func cover(from, to string) error {
 }
 
 func (b builder) pivot() error {
-	// The root itself is finished; its own mounts keep their attributes.
-	if err := unix.MountSetattr(unix.AT_FDCWD, ".", 0, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY}); err != nil {
-		return err
+	if !b.spec.Pooled {
+		if err := seal(); err != nil {
+			return err
+		}
 	}
 	if err := unix.PivotRoot(".", "."); err != nil {
 		return err
@@ -362,4 +381,10 @@ func (b builder) pivot() error {
 		return err
 	}
 	return unix.Chdir("/")
+}
+
+// seal makes the root, which is the current directory, read-only when it is finished;
+// what is mounted in it keeps its attributes.
+func seal() error {
+	return unix.MountSetattr(unix.AT_FDCWD, ".", 0, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY})
 }

@@ -34,19 +34,26 @@ func run() (string, error) {
 		return "open the init", err
 	}
 	p := privileges{spec: spec, self: self}
-	steps := []struct {
-		name string
-		do   func() error
-	}{
+	first := []step{
 		{"out of memory score", func() error { return spare(spec) }},
 		{"cgroup namespace", func() error { return unix.Unshare(unix.CLONE_NEWCGROUP) }},
 		{"build the root", func() error { return buildRoot(spec) }},
 		{"terminals", p.terminals},
 		{"loopback up", loopbackUp},
 		{"set the host name", func() error { return unix.Sethostname([]byte(spec.Hostname)) }},
-		{"limit resources", p.rlimits},
+		{"limit resources", rlimits},
 		{"timer slack", func() error { return unix.Prctl(unix.PR_SET_TIMERSLACK, slack, 0, 0, 0) }},
-		{"hand over to process 1", func() error { return passOn(spec.Second) }},
+	}
+	if name, err := do(first, spec.Without); err != nil {
+		return name, err
+	}
+	if spec.Pooled {
+		if err := await(&p.spec); err != nil {
+			return "follow the orders", err
+		}
+	}
+	last := []step{
+		{"hand over to process 1", func() error { return passOn(p.spec.Second) }},
 		{StepCapabilities, p.dropBounding},
 		{StepUser, p.changeUser},
 		{"no_new_privs", func() error { return unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) }},
@@ -54,31 +61,34 @@ func run() (string, error) {
 		{StepSeccomp, p.seccomp},
 		{"start process 1", p.exec},
 	}
+	if name, err := do(last, spec.Without); err != nil {
+		return name, err
+	}
+	return "start process 1", errors.New("exec returned")
+}
+
+type step struct {
+	name string
+	do   func() error
+}
+
+// do takes steps, without some, and names the one that failed.
+func do(steps []step, without []string) (string, error) {
 	for _, s := range steps {
-		if slices.Contains(spec.Without, s.name) {
+		if slices.Contains(without, s.name) {
 			continue
 		}
 		if err := s.do(); err != nil {
 			return s.name, err
 		}
 	}
-	return "start process 1", errors.New("exec returned")
+	return "", nil
 }
 
 // readSpec waits for the host and joins the init's cgroups. It leaves FDSpec open, so that its number is nobody else's until passOn.
 func readSpec(spec *Spec) error {
 	body, oob := make([]byte, MaxSpec), make([]byte, unix.CmsgSpace(4*maxGroups))
-	n, oobn, _, _, err := unix.Recvmsg(FDSpec, body, oob, unix.MSG_CMSG_CLOEXEC)
-	if err != nil {
-		return err
-	}
-	if n == 0 {
-		return errors.New("the host is gone")
-	}
-	if err := json.Unmarshal(body[:n], spec); err != nil {
-		return err
-	}
-	groups, err := received(oob[:oobn])
+	groups, err := receive(body, oob, spec)
 	if err != nil {
 		return err
 	}
@@ -95,6 +105,25 @@ func readSpec(spec *Spec) error {
 		unix.Close(fd)
 	}
 	return place(groups[:commands])
+}
+
+// receive waits for one packet of the host and answers the descriptors that came
+// with it.
+func receive(body, oob []byte, into any) ([]int, error) {
+	n, oobn, _, _, err := unix.Recvmsg(FDSpec, body, oob, unix.MSG_CMSG_CLOEXEC)
+	for err == unix.EINTR {
+		n, oobn, _, _, err = unix.Recvmsg(FDSpec, body, oob, unix.MSG_CMSG_CLOEXEC)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if n == 0 {
+		return nil, errors.New("the host is gone")
+	}
+	if err := json.Unmarshal(body[:n], into); err != nil {
+		return nil, err
+	}
+	return received(oob[:oobn])
 }
 
 func received(oob []byte) ([]int, error) {
@@ -178,7 +207,7 @@ type privileges struct {
 	self int // the init's own program
 }
 
-func (p privileges) rlimits() error {
+func rlimits() error {
 	// Process 1 holds descriptors of many commands; a command's own limit is set
 	// when it is started. The server may not be allowed more than it has.
 	var files unix.Rlimit

@@ -14,7 +14,7 @@ import "encoding/json"
 // The descriptors that the host passes, and those that stage two finds.
 const (
 	FDListen = 3 // a bound unix socket that process 1 listens on
-	FDSpec   = 4 // a socket of packets with one Spec, and with it FDGroups; in stage two a pipe with a Second
+	FDSpec   = 4 // a socket of packets with one Spec, and with it FDGroups, and perhaps Orders; in stage two a pipe with a Second
 	FDReady  = 5 // takes one Report
 
 	// FDGroups and the numbers after it are the files by which commands join that
@@ -58,6 +58,10 @@ type Spec struct {
 	// where the init itself goes.
 	InitGroups int
 
+	// Pooled says that the sandbox is not known yet: without Workspace, Home and UID
+	// all is built that does not depend on them; the rest comes as Orders.
+	Pooled bool
+
 	Second Second
 
 	// Without leaves out a step of the set-up by its name, or StepMasks. It is for
@@ -74,6 +78,15 @@ const (
 	StepSeccomp      = "seccomp"
 	StepMasks        = "masks" // the covers over files of /proc
 )
+
+// Orders hand what was built to a sandbox. Stage one says on FDSpec, by a Report,
+// that it waits for them. They come as one packet, with two detached mounts: of the
+// workspace and of the home.
+type Orders struct {
+	UID       uint32
+	OpenFiles int64
+	Nonce     string
+}
 
 // Second is what stage two needs to know.
 type Second struct {
