@@ -38,7 +38,8 @@ type Listing struct {
 }
 
 // ListOptions bound a listing. Depth 1 lists the directory's own entries; deeper
-// listings are breadth first. Zero values mean 1 level and 100,000 entries.
+// listings are breadth first. Zero values mean 1 level and 100,000 entries. Paths and
+// targets of links have 16 MiB together at most.
 type ListOptions struct {
 	Depth      int
 	MaxEntries int

@@ -6,7 +6,7 @@ import "time"
 // out and the answer says Truncated.
 const (
 	SearchTime    = time.Minute // of one search; the default is a third of it
-	GlobEntries   = 100_000     // default 10,000
+	GlobEntries   = 100_000     // default 10,000; their paths and targets have 16 MiB at most
 	GrepMatches   = 10_000      // default 1,000
 	GrepBytes     = 4 << 30     // of content read; default 256 MiB
 	GrepContext   = 20          // lines before and after a match

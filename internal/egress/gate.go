@@ -18,8 +18,13 @@ import (
 	"sandboxd/internal/relay"
 )
 
-// kept bounds the different refusals that a gate remembers.
-const kept = 256
+const (
+	// kept bounds the different refusals that a gate remembers.
+	kept = 256
+	// places bounds the streams that a gate works for. Those of a sandbox that gave
+	// them up count until the work has ended: it may go on for a while unseen.
+	places = 64
+)
 
 // Gate is one sandbox's way out. Its methods are safe for concurrent use.
 type Gate struct {
@@ -27,6 +32,7 @@ type Gate struct {
 	allow, deny []Rule
 	forward     http.Handler // requests that are no CONNECT
 	idle        func()       // lets go of connections that wait for another request
+	working     chan struct{}
 
 	connections, sent, received atomic.Int64
 
@@ -38,7 +44,7 @@ type Gate struct {
 // Gate makes the way out of a sandbox with these lists. ClassInvalid names the
 // list that has a mistake.
 func (p *Proxy) Gate(allow, deny []string) (*Gate, error) {
-	g := &Gate{proxy: p}
+	g := &Gate{proxy: p, working: make(chan struct{}, places)}
 	for _, l := range []struct {
 		field string
 		from  []string
@@ -147,7 +153,10 @@ func (g *Gate) check(t Target, addr netip.Addr) error {
 	if g.proxy.own(at) {
 		return refuse(sandboxd.DenyAddress, "%s is this server's own address", t)
 	}
-	if i := slices.IndexFunc(g.deny, func(r Rule) bool { return r.coversAddr(at) }); i >= 0 {
+	// Denied is also what is dialled as it is spelled: an IPv4 address behind a
+	// translator is one of IPv6 to who denies those.
+	raw := netip.AddrPortFrom(addr.WithZone("").Unmap(), t.Port)
+	if i := slices.IndexFunc(g.deny, func(r Rule) bool { return r.coversAddr(at) || r.coversAddr(raw) }); i >= 0 {
 		return refuse(sandboxd.DenyRule, "%s is at %s, which is denied to this sandbox by its rule %s", t, addr, g.deny[i])
 	}
 	if slices.ContainsFunc(g.proxy.cfg.AllowAddresses, func(r Rule) bool { return r.coversAddr(at) }) {

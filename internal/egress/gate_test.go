@@ -352,6 +352,7 @@ func TestRequestsThatHaveNoMeaning(t *testing.T) {
 		"GET http://public.example@other.example/ HTTP/1.1\r\nHost: x\r\n\r\n": sandboxd.DenyMalformed,
 		"GET https://public.example/ HTTP/1.1\r\nHost: x\r\n\r\n":              sandboxd.DenyMalformed,
 		"GET ftp://public.example/ HTTP/1.1\r\nHost: x\r\n\r\n":                sandboxd.DenyMalformed,
+		"TRACE http://public.example/ HTTP/1.1\r\nHost: x\r\n\r\n":             sandboxd.DenyMalformed,
 		connect("public.example"):                                              sandboxd.DenyMalformed,
 		connect("b\xc3\xbccher.example:443"):                                   sandboxd.DenyMalformed,
 	} {
@@ -369,6 +370,20 @@ func TestRequestsThatHaveNoMeaning(t *testing.T) {
 		if got := g.say(request); !strings.HasPrefix(got, "HTTP/1.1 4") && !strings.HasPrefix(got, "HTTP/1.1 501") {
 			t.Errorf("%.80q: %q", request, got)
 		}
+	}
+	if len(w.seen()) != 0 {
+		t.Errorf("dialled %v", w.seen())
+	}
+}
+
+// What is dialled over IPv6 is denied by who denies IPv6, also where it ends up at an
+// IPv4 address that is not denied.
+func TestDenyMeansTheAddressAsDialledToo(t *testing.T) {
+	w := newWorld(t, echo)
+	w.names["translated.example"] = [][]netip.Addr{addrs("64:ff9b::808:808")}
+	for _, rule := range []string{"::/0", "64:ff9b::/96", "8.8.8.8"} {
+		g := open(t, w.config(), []string{"*"}, []string{rule})
+		g.refused(g.say(connect("translated.example:80")), sandboxd.DenyRule, "64:ff9b::808:808")
 	}
 	if len(w.seen()) != 0 {
 		t.Errorf("dialled %v", w.seen())

@@ -23,6 +23,7 @@ const (
 	headerBytes  = 64 << 10         // of a request or a response
 	waitTime     = time.Minute      // for the next request
 	dialTime     = 10 * time.Second // to resolve and connect
+	drainTime    = time.Second / 2  // for the body of a request that is not passed on
 	responseTime = 5 * time.Minute  // for a response to begin
 	silence      = 10 * time.Minute // with no byte either way, or none that a sandbox takes
 )
@@ -152,8 +153,19 @@ type Stream interface {
 }
 
 // Serve answers the requests that come on a stream and returns when it is closed.
+// With too many at once it waits.
 func (g *Gate) Serve(s Stream) {
 	conn := &streamConn{Stream: s, gate: g, done: make(chan struct{})}
+	select {
+	case g.working <- struct{}{}:
+		defer func() { <-g.working }()
+	case <-s.Done():
+		conn.Close()
+		return
+	case <-g.proxy.incoming.closed:
+		conn.Close()
+		return
+	}
 	select {
 	case g.proxy.incoming.conns <- conn:
 		<-conn.done

@@ -48,10 +48,14 @@ func (g *Gate) itself(w http.ResponseWriter, r *http.Request) {
 // plain passes a request on whose URL is absolute.
 func (g *Gate) plain(w http.ResponseWriter, r *http.Request) {
 	t, err := targetOf(r)
-	if err == nil && (r.URL.Scheme != "http" || r.URL.User != nil) {
+	if err == nil && (r.URL.Scheme != "http" || r.URL.User != nil || r.Method == http.MethodTrace) {
 		what := "the proxy takes http URLs; everything else goes through CONNECT"
-		if r.URL.User != nil {
+		switch {
+		case r.URL.User != nil:
 			what = "a URL in a request to a proxy has no user and password"
+		case r.Method == http.MethodTrace:
+			// It is answered with what was received: of an upstream with our password.
+			what = "TRACE shows what proxies say to each other"
 		}
 		err = &Refusal{Host: t.String(), Reason: sandboxd.DenyMalformed, Message: fmt.Sprintf("%s cannot be asked: %s", t, what)}
 	}
@@ -111,7 +115,9 @@ func (g *Gate) failed(w http.ResponseWriter, r *http.Request, err error) {
 	}
 	text = asciiOnly(text)
 	if r.Method != http.MethodConnect && r.Body != nil {
-		// A body that nobody takes would keep the answer from being read.
+		// A body that nobody takes would keep the answer from being read; one that does
+		// not come must not.
+		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(drainTime))
 		_, _ = io.CopyN(io.Discard, r.Body, headerBytes)
 	}
 	conn, _, err := http.NewResponseController(w).Hijack()

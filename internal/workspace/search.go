@@ -111,13 +111,14 @@ func (w *Workspace) Glob(ctx context.Context, path string, opts sandboxd.GlobOpt
 	}
 	defer s.end()
 	most := bounded(opts.MaxEntries, globEntries, sandboxd.GlobEntries)
-	prefix := under(rel)
+	prefix, left := under(rel), listBytes
 	out.Incomplete, err = s.walk(top, func(v *visit) error {
 		if p.Match(v.path) {
-			if len(out.Entries) == most {
+			info := v.info(prefix)
+			if left -= len(info.Path) + len(info.Target); left < 0 || len(out.Entries) == most {
 				return s.full()
 			}
-			out.Entries = append(out.Entries, v.info(prefix))
+			out.Entries = append(out.Entries, info)
 		}
 		if !p.Below(v.path) {
 			return errSkip

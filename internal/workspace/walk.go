@@ -18,6 +18,9 @@ const (
 	walkDepth = 200
 	// listEntries is how much a listing answers when nobody bounds it.
 	listEntries = 100_000
+	// listBytes bounds the paths and the targets of links in one answer, which a
+	// sandbox can make long.
+	listBytes   = 16 << 20
 	direntBytes = 64 << 10
 )
 
@@ -109,7 +112,9 @@ func (w *Workspace) walk(ctx context.Context, fd int, prefix string, depth int, 
 		if st.Mode&unix.S_IFMT != unix.S_IFDIR {
 			return nil
 		}
-		if depth >= walkDepth {
+		// What has a longer path cannot be named by anybody, and 200 long names for
+		// each of many files are more than a server should hold.
+		if depth >= walkDepth || len(v.path) >= beneath.PathMax {
 			incomplete = true
 			return nil
 		}
@@ -165,8 +170,9 @@ func (v *visit) info(prefix string) sandboxd.FileInfo {
 	return infoOf(prefix+v.path, &v.st, target)
 }
 
-// Walk implements sandboxd.Files. Directories deeper than 200 are not entered
-// and make the walk incomplete, as do mounts.
+// Walk implements sandboxd.Files. Directories deeper than 200, or with paths longer
+// than any that is accepted, are not entered and make the walk incomplete, as do
+// mounts.
 func (w *Workspace) Walk(ctx context.Context, path string, fn func(sandboxd.FileInfo) error) (bool, error) {
 	fd, rel, err := w.openDir(ctx, path)
 	if err != nil {
@@ -194,16 +200,18 @@ func (w *Workspace) List(ctx context.Context, path string, opts sandboxd.ListOpt
 	}
 	defer unix.Close(top)
 	prefix := under(rel)
+	left := listBytes
 	level := []string{"."}
 	for at := 1; at <= depth && len(level) > 0; at++ {
 		var next []string
 		for _, dir := range level {
 			err := w.listOne(ctx, beneath.Dir(top), dir, &out, func(v *visit) error {
-				if len(out.Entries) >= most {
+				info := v.info(prefix)
+				if left -= len(info.Path) + len(info.Target); left < 0 || len(out.Entries) >= most {
 					out.Truncated = true
 					return errFull
 				}
-				out.Entries = append(out.Entries, v.info(prefix))
+				out.Entries = append(out.Entries, info)
 				if v.st.Mode&unix.S_IFMT == unix.S_IFDIR {
 					next = append(next, v.path)
 				}

@@ -152,6 +152,9 @@ func (t *watchTree) dir(fd int, path string, news bool) error {
 	if strings.Count(path, "/") >= walkDepth {
 		return sandboxd.Errorf(sandboxd.ClassTooLarge, "the directory has more than %d levels", walkDepth)
 	}
+	if len(path) >= beneath.PathMax {
+		return sandboxd.Errorf(sandboxd.ClassTooLarge, "the directory has paths longer than %d bytes", beneath.PathMax)
+	}
 	mask, prefix := uint32(watchMask|watchTop), ""
 	if path != "" {
 		mask, prefix = watchMask, path+"/"

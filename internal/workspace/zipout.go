@@ -11,7 +11,15 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"sandboxd"
 	"sandboxd/internal/workspace/beneath"
+)
+
+// A zip ends with a directory of all that is in it, which has to be kept until then:
+// zipHeld bytes of it at most, zipEntry for each entry beside its name.
+const (
+	zipHeld  = 128 << 20
+	zipEntry = 256
 )
 
 // ZipOut implements sandboxd.Files. It holds what TarOut holds. Links are stored
@@ -30,7 +38,7 @@ func (w *Workspace) ZipOut(ctx context.Context, path string, out io.Writer) erro
 	if err != nil {
 		return err
 	}
-	z := &zipOut{ctx: ctx, zw: zip.NewWriter(out)}
+	z := &zipOut{ctx: ctx, zw: zip.NewWriter(out), left: zipHeld}
 	// Fast, because most of what is packed here is unpacked once.
 	z.zw.RegisterCompressor(zip.Deflate, func(w io.Writer) (io.WriteCloser, error) { return flate.NewWriter(w, flate.BestSpeed) })
 	if st.Mode&unix.S_IFMT == unix.S_IFREG {
@@ -47,12 +55,17 @@ func (w *Workspace) ZipOut(ctx context.Context, path string, out io.Writer) erro
 }
 
 type zipOut struct {
-	ctx context.Context
-	zw  *zip.Writer
+	ctx  context.Context
+	zw   *zip.Writer
+	left int // of zipHeld
 }
 
 // entry begins an entry; kind is fs.ModeDir, fs.ModeSymlink or 0.
 func (z *zipOut) entry(name string, st *unix.Stat_t, kind fs.FileMode) (io.Writer, error) {
+	if z.left -= len(name) + zipEntry; z.left < 0 {
+		return nil, sandboxd.Errorf(sandboxd.ClassTooLarge, "there are too many entries for a zip").
+			WithHint("take a tar, or a directory below")
+	}
 	h := &zip.FileHeader{Name: name, Method: zip.Store, Modified: time.Unix(st.Mtim.Sec, 0).UTC()}
 	if kind == 0 && st.Size > 0 {
 		h.Method = zip.Deflate

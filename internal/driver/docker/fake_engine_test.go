@@ -8,6 +8,7 @@ import (
 	"net/http/httptest"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -158,6 +159,75 @@ func TestAdoptFromAPretender(t *testing.T) {
 			err = d.Adopt(t.Context(), sandboxd.NewID(), raw)
 			if sandboxd.ClassOf(err) != sandboxd.ClassUnavailable {
 				t.Errorf("class %s: %v", sandboxd.ClassOf(err), err)
+			}
+		})
+	}
+}
+
+// An engine that was away, lists nothing and is not clear about a container has not
+// said that it ended.
+func TestNoEndingByAPretender(t *testing.T) {
+	const running = `{"Id":"0123456789ab","State":{"Running":true,"Status":"running"},"Config":{"Labels":{"sandboxd":%q,"sandboxd.data":%q,"sandboxd.generation":"1"}}}`
+	const ended = `{"Id":"0123456789ab","State":{"Running":false,"Status":"exited","ExitCode":137},"Config":{"Labels":{}}}`
+	for name, odd := range map[string]http.HandlerFunc{"a page": answer(404, "text/html", page), "half": half, "nothing": hang, "running": nil} {
+		t.Run(name, func(t *testing.T) {
+			var says atomic.Pointer[http.HandlerFunc]
+			looks, cut := make(chan struct{}, 64), make(chan struct{})
+			d := pretender(t, map[string]http.HandlerFunc{
+				"/containers/0123456789ab/json": func(w http.ResponseWriter, r *http.Request) {
+					select {
+					case looks <- struct{}{}:
+					default:
+					}
+					(*says.Load())(w, r)
+				},
+				"/events": func(w http.ResponseWriter, r *http.Request) {
+					w.Header().Set("Content-Type", "application/json")
+					w.(http.Flusher).Flush()
+					select {
+					case <-cut:
+					case <-r.Context().Done():
+					}
+				},
+			})
+			looked := func() {
+				t.Helper()
+				select {
+				case <-looks:
+				case e := <-d.Events():
+					t.Fatalf("an ending that nobody told of: %+v", e)
+				}
+			}
+			id := sandboxd.NewID()
+			alive := answer(200, "application/json", fmt.Sprintf(running, id, d.data))
+			says.Store(&alive)
+			raw, err := json.Marshal(handle{Container: "0123456789ab", Generation: 1})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := d.Adopt(t.Context(), id, raw); err != nil {
+				t.Fatal(err)
+			}
+			looked()
+			if odd != nil {
+				says.Store(&odd)
+			}
+			cut <- struct{}{}
+			looked()
+			if odd == nil {
+				cut <- struct{}{} // it has seen enough, and listens again
+			}
+			looked() // for another time: nothing was decided
+			if status, err := d.Inspect(t.Context(), id); err != nil || !status.Running {
+				t.Errorf("%+v, %v", status, err)
+			}
+			over := answer(200, "application/json", ended)
+			says.Store(&over)
+			if odd == nil {
+				cut <- struct{}{}
+			}
+			if e := nextEvent(t, d); e.Ending.Cause != sandboxd.CauseEngine {
+				t.Errorf("%+v", e)
 			}
 		})
 	}

@@ -2,6 +2,7 @@ package docker
 
 import (
 	"context"
+	"path"
 	"runtime"
 	"slices"
 	"strings"
@@ -54,9 +55,11 @@ func (d *Driver) image(ctx context.Context, ref string) (image, error) {
 		return img, nil
 	}
 	img.environ = found.Config.Env
-	for path := range found.Config.Volumes {
-		if !slices.Contains([]string{sandboxd.WorkDir, sandboxd.HomeDir, "/tmp", "/"}, strings.TrimRight(path, "/")) {
-			img.volumes = append(img.volumes, path)
+	for declared := range found.Config.Volumes {
+		// As the engine reads it: "/workspace/." is not to cover the workspace.
+		place := path.Clean("/" + declared)
+		if !slices.Contains([]string{sandboxd.WorkDir, sandboxd.HomeDir, "/tmp", "/"}, place) && !slices.Contains(img.volumes, place) {
+			img.volumes = append(img.volumes, place)
 		}
 	}
 	if len(img.volumes) > maxVolumes {

@@ -114,7 +114,7 @@ func TestOddImages(t *testing.T) {
 // What an image says of its environment is told; its volumes are no volumes.
 func TestImageSettings(t *testing.T) {
 	e := dockertest.Find(t, "runc")
-	image := makeImage(t, e, nil, "ENV COLOUR=blue", "VOLUME /data /workspace")
+	image := makeImage(t, e, nil, "ENV COLOUR=blue", "VOLUME /data /workspace", "VOLUME /workspace/. /other/../workspace")
 	b := openBox(t, e, func(s *sandboxd.EnvironmentSpec) { s.Image = image })
 	if env := b.d.Environ(b.spec.ID); !slices.Contains(env, "COLOUR=blue") {
 		t.Errorf("environment %q", env)
@@ -128,7 +128,7 @@ func TestImageSettings(t *testing.T) {
 			t.Errorf("a volume: %+v", m)
 		}
 	}
-	if !strings.Contains(seen.Container.HostConfig.Tmpfs["/data"], "size=") {
+	if !strings.Contains(seen.Container.HostConfig.Tmpfs["/data"], "size=") || len(seen.Container.HostConfig.Tmpfs) != 2 {
 		t.Errorf("the place of a volume: %v", seen.Container.HostConfig.Tmpfs)
 	}
 }

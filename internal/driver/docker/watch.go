@@ -221,7 +221,9 @@ func (d *Driver) lookAtAll(ctx context.Context, lost bool) error {
 			told := e.died && e.signal == ""
 			d.mu.Unlock()
 			if !told {
-				d.lookAfterLoss(ctx, e)
+				if err := d.lookAfterLoss(ctx, e); err != nil {
+					return err // the stream is tried again, and so is this
+				}
 				continue
 			}
 		}
@@ -275,14 +277,22 @@ func byEngine(e sandboxd.Ending) sandboxd.Ending {
 	return e
 }
 
-// lookAfterLoss is look when the engine was away: its own end is why.
-func (d *Driver) lookAfterLoss(ctx context.Context, e *environment) {
+// lookAfterLoss is look when the engine was away: its own end is why. An engine that
+// does not answer to this, or says that it runs, has not said that it ended.
+func (d *Driver) lookAfterLoss(ctx context.Context, e *environment) error {
 	seen, err := d.engine.inspect(ctx, e.container)
+	if err != nil && !isClass(err, sandboxd.ClassNotFound) {
+		return err
+	}
+	if err == nil && seen.State.Running && seen.State.Status != container.StateRemoving {
+		return nil
+	}
 	ending := d.endingOf(e, seen, err)
 	if err == nil && ending.Cause != sandboxd.CauseMemory {
 		ending = byEngine(ending)
 	}
 	d.ended(e, ending)
+	return nil
 }
 
 func (d *Driver) ended(e *environment, ending sandboxd.Ending) {

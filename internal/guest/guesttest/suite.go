@@ -57,7 +57,7 @@ func Run(t *testing.T, open func(t *testing.T) System) {
 		{"ExitCodes", testExitCodes}, {"Signal", testSignal}, {"NotFound", testNotFound}, {"Conflict", testConflict},
 		{"StalledHandler", testStalledHandler}, {"StalledStdin", testStalledStdin}, {"UnacknowledgedBound", testBound},
 		{"Reattach", testReattach}, {"EndedRepeats", testEndedRepeats}, {"HalfFrame", testHalfFrame},
-		{"Version", testVersion}, {"Secret", testSecret}, {"Service", testService}, {"Listen", testListen}, {"Dial", testDial}, {"DialClosed", testDialClosed}, {"DialReset", testDialReset}, {"DialStalled", testDialStalled},
+		{"Version", testVersion}, {"Secret", testSecret}, {"Service", testService}, {"Listen", testListen}, {"Dial", testDial}, {"DialIPv6", testDialIPv6}, {"DialClosed", testDialClosed}, {"DialReset", testDialReset}, {"DialStalled", testDialStalled},
 		{"DialGivenUp", testDialGivenUp}, {"Ports", testPorts}, {"Ping", testPing},
 	}
 	for _, c := range cases {

@@ -86,7 +86,7 @@ type compiler struct {
 	field string
 	rest  string
 	out   strings.Builder
-	depth int // of open braces
+	open  []bool // for each open brace, whether a name begins there
 }
 
 func (c *compiler) all() error {
@@ -98,9 +98,11 @@ func (c *compiler) all() error {
 			c.out.WriteString(`(?:[^/]+/)*`)
 			c.rest = strings.TrimLeft(c.rest[2:], "/")
 			continue
-		case begin && c.rest == "**":
+		case begin && (c.rest == "**" || len(c.open) > 0 && (strings.HasPrefix(c.rest, "**,") || strings.HasPrefix(c.rest, "**}"))):
 			c.out.WriteString(`.+`)
-			return c.closed()
+			c.rest = c.rest[2:]
+			begin = false
+			continue
 		case ch == '*':
 			c.out.WriteString(`[^/]*`)
 			c.rest = strings.TrimLeft(c.rest, "*")
@@ -115,13 +117,18 @@ func (c *compiler) all() error {
 			begin = false
 			continue
 		case ch == '{':
-			c.depth++
+			c.open = append(c.open, begin)
 			c.out.WriteString(`(?:`)
-		case ch == '}' && c.depth > 0:
-			c.depth--
+			c.rest = c.rest[size:]
+			continue
+		case ch == '}' && len(c.open) > 0:
+			c.open = c.open[:len(c.open)-1]
 			c.out.WriteString(`)`)
-		case ch == ',' && c.depth > 0:
+		case ch == ',' && len(c.open) > 0:
 			c.out.WriteString(`|`)
+			begin = c.open[len(c.open)-1]
+			c.rest = c.rest[size:]
+			continue
 		case ch == '\\':
 			if c.rest = c.rest[1:]; c.rest == "" {
 				return sandboxd.Invalid(c.field, "nothing follows the backslash at its end")
@@ -131,14 +138,14 @@ func (c *compiler) all() error {
 		default:
 			c.out.WriteString(regexp.QuoteMeta(string(ch)))
 		}
-		begin = ch == '/' || begin && ch == '{'
+		begin = ch == '/'
 		c.rest = c.rest[size:]
 	}
 	return c.closed()
 }
 
 func (c *compiler) closed() error {
-	if c.depth > 0 {
+	if len(c.open) > 0 {
 		return sandboxd.Invalid(c.field, "a { in it is not closed")
 	}
 	return nil
@@ -162,7 +169,14 @@ func (c *compiler) class() error {
 	}
 	c.rest = body[end+1:]
 	set := strings.NewReplacer(`\`, `\\`, `[`, `\[`, `]`, `\]`, `^`, `\^`, `&`, `\&`, `~`, `\~`).Replace(body[:end])
-	if strings.ContainsRune(set, '/') {
+	if rest, ok := strings.CutPrefix(set, "-"); ok {
+		set = `\-` + rest // no range from what is before it
+	}
+	one, err := regexp.Compile(`[` + set + `]`)
+	if err != nil {
+		return sandboxd.Invalid(c.field, "it is not a pattern: a class in it is wrong")
+	}
+	if one.MatchString("/") && (!not || strings.ContainsRune(set, '/')) {
 		return sandboxd.Invalid(c.field, "a class in it has a slash")
 	}
 	if not {

@@ -30,6 +30,12 @@ func TestMatch(t *testing.T) {
 		{"[a\\]", "a \\", "b"},
 		{"{a,b/c}.{md,txt}", "a.md b/c.txt", "b.md a.c"},
 		{"{**/x,y}", "x a/x y", "a/y"},
+		{"{y,**/x}", "x a/x y", "a/y"},
+		{"{a,b/**}", "a b/c b/c/d", "b c/d"},
+		{"{**,x}/z", "a/z a/b/z x/z", "z"},
+		{"{a,{b,**/c}}", "a b c x/c", "x/b"},
+		{"[!-a]x", "0x Ax", "-x ax /x"},
+		{"[!+-9]x", "ax", "0x /x"},
 		{`\*\{`, "*{", "a{"},
 		{"./src/*", "src/a", "a"},
 		{"a,b", "a,b", "a b"},
@@ -75,7 +81,7 @@ func TestBelow(t *testing.T) {
 }
 
 func TestRefusals(t *testing.T) {
-	for _, text := range []string{"", "/a", "[a", "[]", "{a", "a\\", "[z-a]", "[a/b]", "\xff", strings.Repeat("a", 1001)} {
+	for _, text := range []string{"", "/a", "[a", "[]", "{a", "a\\", "[z-a]", "[a/b]", "[+-9]", "\xff", strings.Repeat("a", 1001)} {
 		if _, err := Compile("pattern", text); sandboxd.ClassOf(err) != sandboxd.ClassInvalid || err == nil {
 			t.Errorf("%.20q: %v", text, err)
 		}
