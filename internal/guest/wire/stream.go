@@ -71,16 +71,18 @@ func (s *Streams) Open(ctx context.Context, f Frame) (*Stream, error) {
 	}
 	select {
 	case <-st.answered:
-		st.mu.Lock()
-		defer st.mu.Unlock()
-		if st.failed != nil {
-			return nil, st.failed
-		}
-		return st, nil
 	case <-ctx.Done():
-		st.Close()
-		return nil, ctx.Err()
 	}
+	if err := ctx.Err(); err != nil { // also where an answer came with it
+		st.Close()
+		return nil, err
+	}
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	if st.failed != nil {
+		return nil, st.failed
+	}
+	return st, nil
 }
 
 // Accept registers a stream that the other side opened. ErrTooMany asks for a
