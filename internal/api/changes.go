@@ -166,6 +166,9 @@ func (f *face) writeFiles(ctx context.Context, in *writeFilesInput) (*writeFiles
 	}
 	items := make([]sandboxd.WriteItem, len(in.Body.Items))
 	for i, item := range in.Body.Items {
+		if item.Text != "" && item.B64 != nil {
+			return nil, sandboxd.Invalid("items", "item %d: give text or b64", i)
+		}
 		items[i] = sandboxd.WriteItem{Path: item.Exact(), Data: item.Bytes(), Options: sandboxd.WriteOptions{IfMatch: item.IfMatch,
 			IfNoneMatch: item.IfNoneMatch, Append: item.Append, Executable: item.Executable, Synced: item.Synced}}
 	}

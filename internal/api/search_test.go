@@ -56,6 +56,15 @@ func (w *told) Next(ctx context.Context) ([]sandboxd.WatchEvent, error) {
 
 func (w *told) Close() error { close(w.closed); return nil }
 
+// Of two contents none is chosen, and nothing is written.
+func TestABatchItemHasOneContent(t *testing.T) {
+	r := newRig(t, controlListener, nil)
+	got := r.do("POST", boxURL+"/files/write", `{"items":[{"path":"f","text":"a","b64":"Yg=="}]}`)
+	if got.status != 400 || !strings.Contains(got.body, "item 0: give text or b64") {
+		t.Errorf("%d %s", got.status, got.body)
+	}
+}
+
 func TestGrepParameters(t *testing.T) {
 	r := newRig(t, controlListener, nil)
 	got := r.do("GET", boxURL+"/files/grep?path=a&pattern=x%2B&literal=true&ignore_case=true&glob=*.go&skip_hidden=true&before=1&context=2&max=9&max_bytes=99&time_s=99999999", "")

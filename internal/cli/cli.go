@@ -161,6 +161,10 @@ func (s server) dial(p Process) (*client.Client, error) {
 	return client.New(s.URL, s.Token)
 }
 
+// hintList is for who names a sandbox that is not there. A file or a command that
+// is not there is another matter.
+const hintList = "list what is there with: sandboxd ps"
+
 // explain adds what only the command line knows to an error that has no hint.
 func explain(err error) error {
 	var e *sandboxd.Error
@@ -173,8 +177,8 @@ func explain(err error) error {
 		hinted.Hint = "the key is in the file token of the server's data directory; give it with --token, SANDBOXD_TOKEN or --data"
 	case sandboxd.ClassCapacity:
 		hinted.Hint = "delete a sandbox (sandboxd ps, sandboxd rm ID) or start the server with a higher --max-sandboxes"
-	case sandboxd.ClassNotFound, sandboxd.ClassGone:
-		hinted.Hint = "list what is there with: sandboxd ps"
+	case sandboxd.ClassGone:
+		hinted.Hint = hintList
 	default:
 		return err
 	}

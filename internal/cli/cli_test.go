@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"sandboxd"
 )
 
 func TestHoist(t *testing.T) {
@@ -56,6 +58,29 @@ func TestErrorsHaveAHint(t *testing.T) {
 		if code != 2 || out.Len() != 0 || len(lines) != 2 || !strings.HasPrefix(lines[0], "sandboxd: ") || !strings.HasPrefix(lines[1], want) {
 			t.Errorf("%s: exit %d, stdout %q, stderr %q; want 2 and %q", line, code, out.String(), errs.String(), want)
 		}
+	}
+}
+
+// noSandboxes is a host without any.
+type noSandboxes struct{ sandboxd.Host }
+
+func (noSandboxes) List(context.Context, string) ([]sandboxd.Sandbox, error) { return nil, nil }
+
+// TestPsIsForSandboxes: who misses a file is not sent to the list of sandboxes.
+func TestPsIsForSandboxes(t *testing.T) {
+	hint := func(err error) bool {
+		var out strings.Builder
+		report(&out, explain(err))
+		return strings.Contains(out.String(), hintList)
+	}
+	if hint(sandboxd.Errorf(sandboxd.ClassNotFound, "no such file or directory")) {
+		t.Error("a file that is not there is looked for among sandboxes")
+	}
+	if _, err := resolve(t.Context(), noSandboxes{}, "demo"); !hint(err) {
+		t.Errorf("no hint: %v", err)
+	}
+	if !hint(sandboxd.Errorf(sandboxd.ClassGone, "the sandbox was deleted")) {
+		t.Error("no hint for one that was deleted")
 	}
 }
 

@@ -40,7 +40,7 @@ func resolve(ctx context.Context, host sandboxd.Host, ref string) (sandboxd.Sand
 			return found[0], nil
 		}
 	}
-	return sandboxd.Sandbox{}, sandboxd.Errorf(sandboxd.ClassNotFound, "no sandbox has the id or key %s", shown(ref))
+	return sandboxd.Sandbox{}, sandboxd.Errorf(sandboxd.ClassNotFound, "no sandbox has the id or key %s", shown(ref)).WithHint(hintList)
 }
 
 // openFlags describe a new sandbox; create and run share them.

@@ -97,6 +97,9 @@ func (s *session) grep(ctx context.Context, args grepArgs) (result *mcp.CallTool
 	if args.Limit < 0 {
 		return nil, sandboxd.Invalid("limit", "it is at least 1")
 	}
+	if args.Context < 0 {
+		return nil, sandboxd.Invalid("context", "it is 0 to %d lines", sandboxd.GrepContext)
+	}
 	limit := args.Limit
 	if limit == 0 {
 		limit = shownMatches

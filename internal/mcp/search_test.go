@@ -33,6 +33,7 @@ func TestSearchAndEdit(t *testing.T) {
 		{"grep", args{"pattern": "nowhere"}, "(no match in 4 files; 1 binary files were left out)\n", false},
 		{"grep", args{"pattern": "one|two", "glob": "*.txt", "limit": 1}, "notes.txt:1:one\n[more is not shown", false},
 		{"grep", args{"pattern": "("}, "invalid_request: pattern: it is not an RE2 expression", true},
+		{"grep", args{"pattern": "x", "context": -1}, "invalid_request: context: it is 0 to 20 lines", true},
 		{"grep", args{"pattern": "x", "path": "../.."}, "invalid_request: path: ", true},
 		{"edit", args{"path": "src/main.go", "old": "println(1)", "new": "x"}, "conflict: the old text is in the file 2 times and not 1\nhint: ", true},
 		{"edit", args{"path": "src/main.go", "old": "gone", "new": "x"}, "conflict: the old text is not in the file\nhint: ", true},

@@ -90,7 +90,9 @@ func (d *Driver) adopt(ctx context.Context, e *environment, h handle) error {
 		return errors.New("the container is another sandbox's")
 	}
 	if seen.State.Running {
+		d.mu.Lock()
 		e.environ = environOf(seen.Config.Env)
+		d.mu.Unlock()
 		return d.commit(e, nil)
 	}
 	return &endedError{d.endingAtAdoption(seen, h)}

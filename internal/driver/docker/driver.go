@@ -78,11 +78,11 @@ type environment struct {
 	id         string
 	generation int64
 	limits     sandboxd.Limits
-	container  string // under Driver.mu; empty until there is one
-	live       bool   // under Driver.mu: started or adopted, also when it has ended since
-	died       bool   // under Driver.mu: ended before it was live
-	environ    []string
-	started    time.Time     // by our clock; zero when adopted
+	container  string        // under Driver.mu; empty until there is one
+	live       bool          // under Driver.mu: started or adopted, also when it has ended since
+	died       bool          // under Driver.mu: ended before it was live
+	environ    []string      // under Driver.mu
+	started    time.Time     // by our clock; zero when adopted. Under Driver.mu until there is a container
 	stopping   bool          // under Driver.mu
 	busy       chan struct{} // under Driver.mu: not nil while one goes on, closed after it
 	ended      chan struct{}

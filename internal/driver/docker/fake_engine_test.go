@@ -8,6 +8,7 @@ import (
 	"net/http/httptest"
 	"path/filepath"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -230,6 +231,36 @@ func TestNoEndingByAPretender(t *testing.T) {
 				t.Errorf("%+v", e)
 			}
 		})
+	}
+}
+
+// An environment may be asked about while it is being started. Only the race detector
+// sees when it may not.
+func TestEnvironDuringAStart(t *testing.T) {
+	asked := make(chan struct{})
+	environ := answer(200, "application/json", `{"Id":"sha256:0123456789abcdef","Os":"linux","Config":{"Env":["A=b"]}}`)
+	d := pretender(t, map[string]http.HandlerFunc{"/images/": environ, "/containers/create": func(w http.ResponseWriter, r *http.Request) {
+		<-asked
+		answer(500, "application/json", `{"message":"no"}`)(w, r)
+	}})
+	spec := newUnownedSpec(d.cfg.DataDir)
+	over := make(chan struct{})
+	go func() {
+		defer close(over)
+		if _, err := d.Start(t.Context(), spec); err == nil {
+			t.Error("started")
+		}
+	}()
+	var once sync.Once
+	for {
+		if d.Environ(spec.ID) != nil {
+			once.Do(func() { close(asked) })
+		}
+		select {
+		case <-over:
+			return
+		default:
+		}
 	}
 }
 

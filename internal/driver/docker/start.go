@@ -112,8 +112,9 @@ func (d *Driver) startIn(ctx context.Context, e *environment, spec sandboxd.Envi
 	if err != nil {
 		return nil, err
 	}
-	e.environ = img.environ
-	e.started = time.Now()
+	d.mu.Lock()
+	e.environ, e.started = img.environ, time.Now()
+	d.mu.Unlock()
 	id, err := d.create(ctx, spec, img)
 	if err != nil {
 		return nil, err // nothing was made, or it is another's
