@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"golang.org/x/sync/errgroup"
@@ -162,10 +163,21 @@ func (c *logsCmd) Run(ctx context.Context, p Process) error {
 	}
 	from := follow.Command{Sandbox: sb.ID, ID: c.Command, Offset: c.Offset, Partial: !c.Follow}
 	ending, err := follow.Output(ctx, host, from, printer{p.Stdout, p.Stderr}.put)
+	err = hintCommands(err, c.Sandbox)
 	if err != nil || !c.Follow || ending.ExitCode == nil || *ending.ExitCode == 0 {
 		return err
 	}
 	return exitStatus(*ending.ExitCode)
+}
+
+// hintCommands is for who names a command that a sandbox does not have.
+func hintCommands(err error, sandbox string) error {
+	var e *sandboxd.Error
+	if !errors.As(err, &e) || e.Class != sandboxd.ClassNotFound || e.Hint != "" {
+		return err
+	}
+	hinted := *e
+	return hinted.WithHint("list its commands with: sandboxd ps %s", sandbox)
 }
 
 type stopCmd struct {
@@ -200,7 +212,7 @@ func (c *stopCmd) command(ctx context.Context, p Process) error {
 	}
 	cmd, err := host.StopCommand(ctx, sb.ID, c.Command, sandboxd.Seconds(c.Grace))
 	if err != nil {
-		return err
+		return hintCommands(err, c.Sandboxes[0])
 	}
 	if c.JSON {
 		return writeJSON(p.Stdout, cmd)
