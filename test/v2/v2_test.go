@@ -29,7 +29,7 @@ var suites = []string{
 const expect = "root cgroup2 process seccomp rootless"
 
 // bootTimeout bounds the machine's whole life.
-const bootTimeout = 300 * time.Second
+const bootTimeout = 540 * time.Second
 
 type job struct {
 	Name string
@@ -132,7 +132,7 @@ func build(t *testing.T, out, pkg, overlay string) job {
 	return job{
 		Name: name,
 		Dir:  directory(t, pkg),
-		Argv: []string{"/mnt/" + name + ".test", "-test.v", "-test.timeout=240s"},
+		Argv: []string{"/mnt/" + name + ".test", "-test.v", "-test.timeout=480s"},
 		// The go tool works inside for tests that build a program, from the cache
 		// that the builds out here have filled.
 		Env: []string{"PATH=" + goEnv(t, "GOROOT") + "/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
