@@ -99,6 +99,9 @@ type Sandbox struct {
 	Runtime    string            `json:"runtime"`
 	Image      string            `json:"image,omitempty" doc:"What is installed, where the driver runs images"`
 	OCIRuntime string            `json:"oci_runtime,omitempty" doc:"How its containers are isolated; absent: the host's default"`
+	Root       string            `json:"root" enum:"readonly,writable" doc:"Whether programs may change what is installed; the workspace and the home they always may"`
+	Tenant     string            `json:"tenant,omitempty" doc:"Whose it is; counted against the ceiling of one tenant"`
+	Face       string            `json:"face" enum:"native,sessions,sandboxes,apps" doc:"The interface it was opened through, whose defaults and clock it has"`
 	CreatedAt  time.Time         `json:"created_at"`
 	Limits     Limits            `json:"limits"`
 	Network    Network           `json:"network"`
@@ -115,13 +118,32 @@ type OpenRequest struct {
 	Network Network           `json:"network,omitzero"`
 	Env     map[string]string `json:"env,omitempty" doc:"Environment of every command; values are write-only"`
 	Labels  map[string]string `json:"labels,omitempty"`
+	Tenant  string            `json:"tenant,omitempty" doc:"Whose it is, 1-64 of [A-Za-z0-9._-]; empty: nobody's, and counted against no tenant" maxLength:"64"`
 	Start   *bool             `json:"start,omitempty" doc:"Start the environment, default true"`
 
 	// Image and OCIRuntime need a driver that runs images and a host that lets its
 	// callers choose.
 	Image      string `json:"image,omitempty" doc:"Reference of an image, as python:3.12-slim; pulled when it is not there" maxLength:"255"`
 	OCIRuntime string `json:"oci_runtime,omitempty" doc:"OCI runtime that the container engine knows, as runsc" maxLength:"64"`
+
+	// Face is set by the face that asks, never by its caller; empty means FaceNative.
+	Face string `json:"-"`
 }
+
+// The faces: each has its own defaults for limits and for how long a sandbox that
+// nobody uses lasts.
+const (
+	FaceNative    = "native"    // /v1
+	FaceSessions  = "sessions"  // the sessions wire
+	FaceSandboxes = "sandboxes" // the sandboxes wire
+	FaceApps      = "apps"      // apps of the control plane
+)
+
+// What programs may do with the root file system.
+const (
+	RootReadonly = "readonly"
+	RootWritable = "writable" // what they install lasts as long as the environment
+)
 
 // Runtime describes a catalogue entry.
 type Runtime struct {

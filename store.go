@@ -6,7 +6,7 @@ import (
 )
 
 // SandboxRecord is what a host keeps of one id. Key, ID, UID, Image,
-// OCIRuntime, Network and CreatedAt never change.
+// OCIRuntime, Root, Tenant, Face, Network and CreatedAt never change.
 type SandboxRecord struct {
 	Sandbox
 	UID    uint32            // owner of the files, from the pool, for the life of the id

@@ -36,7 +36,7 @@ func (h *Host) Open(ctx context.Context, req sandboxd.OpenRequest) (sandboxd.San
 	rec := sandboxd.SandboxRecord{
 		Sandbox: sandboxd.Sandbox{
 			ID: sandboxd.NewID(), Key: req.Key, State: sandboxd.StateCold, Driver: req.Driver, Runtime: req.Runtime,
-			Image: req.Image, OCIRuntime: req.OCIRuntime,
+			Image: req.Image, OCIRuntime: req.OCIRuntime, Root: sandboxd.RootReadonly, Tenant: req.Tenant, Face: req.Face,
 			CreatedAt: time.Now().UTC().Truncate(time.Microsecond), Limits: req.Limits, Network: req.Network, Labels: maps.Clone(req.Labels),
 		},
 		Env: maps.Clone(req.Env),
@@ -188,7 +188,7 @@ func (b *box) makeFiles(rec sandboxd.SandboxRecord) error {
 	return b.h.root.Create(workspace.Meta{
 		ID: rec.ID, Key: rec.Key, UID: rec.UID, CreatedAt: rec.CreatedAt,
 		Runtime: rec.Runtime, Driver: rec.Driver, Limits: rec.Limits, Network: rec.Network, Labels: rec.Labels,
-		Image: rec.Image, OCIRuntime: rec.OCIRuntime,
+		Image: rec.Image, OCIRuntime: rec.OCIRuntime, Root: rec.Root, Tenant: rec.Tenant, Face: rec.Face,
 	})
 }
 
@@ -261,8 +261,8 @@ func (b *box) launch(ctx context.Context, rec sandboxd.SandboxRecord) (sandboxd.
 	work, home := b.h.root.Dirs(rec.Key)
 	handle, err := b.driver.Start(ctx, sandboxd.EnvironmentSpec{
 		ID: rec.ID, Generation: rec.Generation, Workspace: work, Home: home, CABundle: b.h.cfg.CABundle, UID: rec.UID,
-		Hostname: "sandbox", Limits: rec.Limits, Nonce: rec.Nonce,
-		Image: rec.Image, OCIRuntime: rec.OCIRuntime,
+		Hostname: "sandbox", Limits: rec.Limits, Nonce: rec.Nonce, Tenant: rec.Tenant,
+		Image: rec.Image, OCIRuntime: rec.OCIRuntime, WritableRoot: rec.Root == sandboxd.RootWritable,
 	})
 	if err != nil {
 		return rec, err

@@ -1,6 +1,7 @@
 package host
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -222,7 +223,8 @@ func (h *Host) rebuild(ctx context.Context) error {
 func recordOf(m workspace.Meta) sandboxd.SandboxRecord {
 	return sandboxd.SandboxRecord{Sandbox: sandboxd.Sandbox{
 		ID: m.ID, Key: m.Key, State: sandboxd.StateCold, Driver: m.Driver, Runtime: m.Runtime,
-		Image: m.Image, OCIRuntime: m.OCIRuntime,
+		Image: m.Image, OCIRuntime: m.OCIRuntime, Tenant: m.Tenant,
+		Root: cmp.Or(m.Root, sandboxd.RootReadonly), Face: cmp.Or(m.Face, sandboxd.FaceNative),
 		CreatedAt: m.CreatedAt, Limits: m.Limits, Network: known(m.Network), Labels: m.Labels,
 	}}
 }

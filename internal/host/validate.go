@@ -1,6 +1,7 @@
 package host
 
 import (
+	"cmp"
 	"strings"
 
 	"sandboxd"
@@ -23,6 +24,10 @@ func (h *Host) checkOpen(req *sandboxd.OpenRequest) error {
 	if !sandboxd.ValidKey(req.Key) {
 		return sandboxd.Invalid("key", "must be 1 to 64 of A-Z a-z 0-9 . _ - and not begin with '-'")
 	}
+	if req.Tenant != "" && !sandboxd.ValidKey(req.Tenant) {
+		return sandboxd.Invalid("tenant", "must be 1 to 64 of A-Z a-z 0-9 . _ - and not begin with '-'")
+	}
+	req.Face = cmp.Or(req.Face, sandboxd.FaceNative)
 	if req.Runtime == "" {
 		req.Runtime = sandboxd.RuntimeMachine
 	}

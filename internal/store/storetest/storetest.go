@@ -55,6 +55,7 @@ func NewRecord(key string) sandboxd.SandboxRecord {
 		Sandbox: sandboxd.Sandbox{
 			ID: sandboxd.NewID(), Key: key, State: sandboxd.StateCold, Driver: "process",
 			Runtime: sandboxd.RuntimeMachine, CreatedAt: now, Limits: sandboxd.DefaultLimits(),
+			Root: sandboxd.RootReadonly, Face: sandboxd.FaceNative,
 		},
 	}
 }
@@ -131,6 +132,7 @@ func full(key string) sandboxd.SandboxRecord {
 	rec.Handle = sandboxd.Handle{0, 1, 2, 255}
 	rec.Nonce = "nonce"
 	rec.Image, rec.OCIRuntime = "registry.example/team/tools:1", "runsc"
+	rec.Root, rec.Tenant, rec.Face = sandboxd.RootWritable, "acme", sandboxd.FaceSessions
 	rec.Generation = 7
 	rec.LastEnding = &sandboxd.Ending{Cause: sandboxd.CauseMemory, ExitCode: &code, Signal: "SIGKILL", WallS: 1.25, At: time.Now().UTC()}
 	return rec
@@ -354,6 +356,9 @@ func immutable(t *testing.T, s sandboxd.HostStore) {
 		"uid":     func(r *sandboxd.SandboxRecord) { r.UID++ },
 		"image":   func(r *sandboxd.SandboxRecord) { r.Image = "other" },
 		"runtime": func(r *sandboxd.SandboxRecord) { r.OCIRuntime = "other" },
+		"root":    func(r *sandboxd.SandboxRecord) { r.Root = sandboxd.RootWritable },
+		"tenant":  func(r *sandboxd.SandboxRecord) { r.Tenant = "other" },
+		"face":    func(r *sandboxd.SandboxRecord) { r.Face = sandboxd.FaceApps },
 		"created": func(r *sandboxd.SandboxRecord) { r.CreatedAt = r.CreatedAt.Add(time.Second) },
 		"network": func(r *sandboxd.SandboxRecord) { r.Network.Allow = append(r.Network.Allow, "*") },
 	} {
