@@ -41,7 +41,7 @@ func (b *bench) containers() (*engine, error) {
 	if _, err := api.ImageInspect(context.Background(), benchImage); err != nil {
 		return nil, errNoEngine
 	}
-	e := &engine{api: api, dir: filepath.Join(b.dir, "docker"), bench: &bench{binary: b.binary, dir: filepath.Join(b.dir, "docker"), rounds: b.rounds,
+	e := &engine{api: api, dir: filepath.Join(b.dir, "docker"), bench: &bench{binary: b.binary, dir: filepath.Join(b.dir, "docker"), rounds: b.rounds, attack: b.attack,
 		serve: []string{"--driver", "docker", "--default-image", benchImage}}}
 	for _, sub := range []string{"work", "home"} {
 		if err := os.MkdirAll(filepath.Join(e.dir, sub), 0o777); err != nil {

@@ -43,6 +43,7 @@ type bench struct {
 	addr   string
 	rounds int
 	serve  []string // flags of the server; the process driver by default
+	attack string   // names of attacks, separated by commas; "" for all
 	cmd    *exec.Cmd
 	c      *client.Client
 	token  string
@@ -56,21 +57,23 @@ func main() {
 	binary := flag.String("binary", "bin/sandboxd", "the binary under test")
 	rounds := flag.Int("rounds", 5, "ABBA rounds")
 	only := flag.String("only", "", "names of rows, separated by commas")
+	attack := flag.String("attacks", "", "names of attacks for the rows that have some, separated by commas")
 	out := flag.String("out", "bench/results", "directory for raw samples")
 	flag.Parse()
-	if err := run(*binary, *rounds, *only, *out); err != nil {
+	b := &bench{binary: *binary, rounds: *rounds, attack: *attack}
+	if err := b.run(*only, *out); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
 	}
 }
 
-func run(binary string, rounds int, only, out string) error {
+func (b *bench) run(only, out string) error {
 	dir, err := os.MkdirTemp("", "sandboxd-bench-")
 	if err != nil {
 		return err
 	}
 	defer os.RemoveAll(dir)
-	b := &bench{binary: binary, dir: dir, rounds: rounds}
+	b.dir = dir
 	if err := b.start(); err != nil {
 		return err
 	}
@@ -82,7 +85,7 @@ func run(binary string, rounds int, only, out string) error {
 		{"exec", b.execOne}, {"exec16", b.execMany}, {"cold", b.openCold}, {"pooled", b.openPooled}, {"kept", b.openKept}, {"burst", b.burst},
 		{"write", func() (row, error) { return b.write(false) }}, {"synced", func() (row, error) { return b.write(true) }},
 		{"large", b.large}, {"tar", b.tar}, {"output", b.output}, {"idle", b.idle}, {"stop", b.stopTree}, {"restart", b.restart},
-		{"deaths", b.deaths}, {"search", b.search},
+		{"deaths", b.deaths}, {"search", b.search}, {"attacks", b.attacks}, {"dattacks", b.containerAttacks},
 		{"docker", b.containerCold}, {"dexec", func() (row, error) { return b.containerExec("") }}, {"engine", b.engineExec},
 		{"gvisor", func() (row, error) { return b.containerExec("runsc") }},
 	}

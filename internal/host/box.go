@@ -3,6 +3,7 @@ package host
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 
 	"sandboxd"
 	"sandboxd/internal/egress"
@@ -28,6 +29,8 @@ type box struct {
 	env   *environment
 	files sandboxd.Files
 	gate  *egress.Gate // of a sandbox with a proxy, once it was needed
+
+	written atomic.Int64 // bytes of output
 }
 
 func newBox(h *Host, rec sandboxd.SandboxRecord, d sandboxd.Driver) *box {

@@ -364,6 +364,7 @@ func (c *command) output(stream sandboxd.Stream, offset int64, data []byte) erro
 	c.lastOutput.Store(c.env.b.h.uptime())
 	err := c.journal.Append(stream, offset, data)
 	if err == nil {
+		c.env.b.wrote(len(data))
 		return nil
 	}
 	cause := sandboxd.CauseUnknown

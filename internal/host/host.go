@@ -23,6 +23,7 @@ import (
 	"sandboxd"
 	"sandboxd/internal/clock"
 	"sandboxd/internal/egress"
+	"sandboxd/internal/pace"
 	"sandboxd/internal/workspace"
 )
 
@@ -73,6 +74,7 @@ type Host struct {
 	work   sync.WaitGroup
 
 	naming      keyLocks
+	flow        flow
 	former      map[string]bool // ids that were there when the host began; set once
 	closeEgress func() error
 
@@ -228,6 +230,7 @@ func (h *Host) up(id string) (*box, *environment) {
 	if b == nil || b.ctx.Err() != nil {
 		return nil, nil
 	}
+	pace.Serve(b.key)
 	return b, b.environment()
 }
 
@@ -249,6 +252,7 @@ func (h *Host) record(ctx context.Context, id string) (sandboxd.SandboxRecord, e
 	if err != nil {
 		return rec, err
 	}
+	pace.Serve(rec.Key)
 	if rec.State == sandboxd.StateDeleting || rec.State == sandboxd.StateDeleted {
 		return rec, sandboxd.Errorf(sandboxd.ClassGone, "the sandbox was deleted")
 	}
@@ -274,6 +278,7 @@ func (h *Host) List(ctx context.Context, key string) ([]sandboxd.Sandbox, error)
 		}
 		return append(list, rec.Sandbox), nil
 	}
+	pace.Serve("")
 	recs, err := h.store.List(ctx)
 	if err != nil {
 		return nil, err

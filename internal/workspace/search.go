@@ -42,7 +42,7 @@ type search struct {
 
 func (w *Workspace) search(ctx context.Context, skipHidden bool, limit time.Duration) *search {
 	until := time.Now().Add(bounded(limit, searchTime, sandboxd.SearchTime))
-	return &search{turn: turn{ctx: ctx, until: until}, w: w, skipHidden: skipHidden}
+	return &search{turn: turn{ctx: ctx, who: w.key(), until: until}, w: w, skipHidden: skipHidden}
 }
 
 func (s *search) begin() error {

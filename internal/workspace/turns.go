@@ -4,6 +4,8 @@ import (
 	"context"
 	"runtime"
 	"time"
+
+	"sandboxd/internal/pace"
 )
 
 const (
@@ -13,16 +15,16 @@ const (
 	// Without that, what becomes ready beside it waits as long as the kernel and the
 	// runtime let a busy thread run: milliseconds, which is a whole command.
 	breath = 500 * time.Microsecond
-	rest   = 50 * time.Microsecond
 )
 
 // turns is how many searches of this process work at the same moment: half of the
 // processors, so that everything else always finds one.
-var turns = make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2))
+var turns = make(chan struct{}, max(1, runtime.NumCPU()/2))
 
 // turn is one search's right to work. It is for one goroutine.
 type turn struct {
 	ctx      context.Context
+	who      string    // whose files are searched, for others to be served before
 	since    time.Time // when it was taken
 	breathed time.Time
 	until    time.Time // when the search is to be over
@@ -51,12 +53,12 @@ func (t *turn) step() (over bool, err error) {
 		return false, nil
 	}
 	if now.Sub(t.since) < slice {
-		time.Sleep(rest)
+		pace.Rest(t.ctx, t.who, now.Sub(t.breathed))
 		t.breathed = time.Now()
 		return false, nil
 	}
 	t.give()
-	time.Sleep(rest) // who waits for the turn has it now
+	pace.Rest(t.ctx, t.who, now.Sub(t.breathed)) // who waits for the turn has it now
 	if err := t.take(); err != nil {
 		return false, err
 	}

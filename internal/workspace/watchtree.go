@@ -102,7 +102,7 @@ func (t *watchTree) watchAbove() error {
 // work runs fn while the tree has a turn of its own; everything that may take long
 // is done so.
 func (t *watchTree) work(ctx context.Context, fn func() error) error {
-	t.turn = turn{ctx: ctx}
+	t.turn = turn{ctx: ctx, who: t.w.key()}
 	if err := t.turn.take(); err != nil {
 		return err
 	}

@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -57,6 +58,9 @@ func New(dir string, owner uint32) (*Workspace, error) {
 	w.dev, w.ino = st.Dev, st.Ino
 	return w, nil
 }
+
+// key is that of the sandbox whose files these are: its directory's name.
+func (w *Workspace) key() string { return filepath.Base(filepath.Dir(w.dir)) }
 
 // root opens the workspace for one call.
 func (w *Workspace) root(ctx context.Context) (beneath.Dir, error) {

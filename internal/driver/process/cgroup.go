@@ -47,6 +47,12 @@ const (
 	v2Leaf      = "sandboxes" // below the base, for processes may not be in inner nodes
 	leafPrefix  = "c-"        // of a command's group, so that no command is named otherLeaf
 
+	// The weight of all sandboxes together where a service has 1024 or 100: what
+	// answers for them is served first, and on a machine that does much else they
+	// have a fifth of a processor of each.
+	sharesV1 = "256"
+	weightV2 = "25"
+
 	// Process 1 is small; a sandbox that makes it grow loses it.
 	initMemory = 128 << 20
 	initPIDs   = 256
@@ -174,7 +180,9 @@ func (g *groups) tryCreate(sub string) error {
 		}
 		err := unix.Mkdir(dir, 0o755)
 		if err == unix.ENOENT {
-			err = os.MkdirAll(dir, 0o755)
+			if err = os.MkdirAll(dir, 0o755); err == nil {
+				err = r.giveWay("cpu.shares", sharesV1)
+			}
 		}
 		if err != nil && err != unix.EEXIST {
 			return err
@@ -183,8 +191,28 @@ func (g *groups) tryCreate(sub string) error {
 	return nil
 }
 
+// giveWay sets the weight of all sandboxes together against the machine's own
+// programs, the server among them.
+func (r root) giveWay(file, weight string) error {
+	if !slices.Contains(r.controllers, "cpu") {
+		return nil
+	}
+	rel, err := filepath.Rel(r.mount, r.base)
+	if err != nil {
+		return err
+	}
+	top, _, _ := strings.Cut(rel, "/") // of version 2 the base is one below
+	return ignoreMissing(writeFile(filepath.Join(r.mount, top, file), weight))
+}
+
 // delegate makes dir and hands the controllers down to what will be in it.
-func (r root) delegate(dir string) error {
+func (r root) delegate(dir string) (err error) {
+	if _, err := os.Stat(r.base); errors.Is(err, fs.ErrNotExist) {
+		if err := os.MkdirAll(r.base, 0o755); err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, r.giveWay("cpu.weight", weightV2)) }() // once the controller is there
+	}
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
