@@ -88,7 +88,7 @@ type Capabilities struct {
 	WritableRoot        bool     `json:"writable_root"`
 	Networks            []string `json:"networks"`
 	WorkspaceBind       bool     `json:"workspace_bind"` // false: files live only in the guest
-	Pool                bool     `json:"pool"`           // implements EnvironmentPool
+	Pool                bool     `json:"pool"`           // EnvironmentPool keeps some ready here
 	Images              bool     `json:"images"`         // implements Images
 	OCIRuntimes         []string `json:"oci_runtimes,omitempty"`
 }
@@ -131,7 +131,8 @@ type CommandGroups interface {
 // EnvironmentPool is the optional power of a driver to keep environments ready
 // before it is known whose they are. Start takes one that suits and makes one where
 // none does; nothing else of the contract changes by it. A ready one is no
-// environment: List does not name it, Close ends it, and it is never used twice.
+// environment: List does not name it, Close ends it, and it is never used twice. Where
+// Capabilities.Pool is false nothing is ever ready.
 type EnvironmentPool interface {
 	// KeepReady says how many may be ready at most; before the first call, none. The
 	// driver decides how many are, from what Start is asked for, and ends what is one

@@ -66,7 +66,7 @@ func (b *bench) attacks() (row, error) {
 
 // containerAttacks is attacks on the docker driver.
 func (b *bench) containerAttacks() (row, error) {
-	e, err := b.containers()
+	e, err := b.containers(0)
 	if err != nil {
 		return row{}, err
 	}

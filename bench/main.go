@@ -86,7 +86,7 @@ func (b *bench) run(only, out string) error {
 		{"write", func() (row, error) { return b.write(false) }}, {"synced", func() (row, error) { return b.write(true) }},
 		{"large", b.large}, {"tar", b.tar}, {"output", b.output}, {"idle", b.idle}, {"stop", b.stopTree}, {"restart", b.restart},
 		{"deaths", b.deaths}, {"search", b.search}, {"attacks", b.attacks}, {"dattacks", b.containerAttacks},
-		{"docker", b.containerCold}, {"dexec", func() (row, error) { return b.containerExec("") }}, {"engine", b.engineExec},
+		{"docker", b.containerCold}, {"dpool", b.containerPooled}, {"dkept", b.containerKept}, {"dexec", func() (row, error) { return b.containerExec("") }}, {"engine", b.engineExec},
 		{"gvisor", func() (row, error) { return b.containerExec("runsc") }},
 	}
 	results := []row{}

@@ -35,6 +35,8 @@ func run() error {
 			return setup.Run()
 		case setup.TerminalsArg:
 			return setup.Terminals()
+		case setup.ArgWaiting:
+			return setup.Wait()
 		}
 	}
 	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
@@ -44,7 +46,7 @@ func run() error {
 		return err
 	}
 	// A container engine has done the first stage's work and passes no descriptors.
-	if len(os.Args) > 1 && os.Args[1] == "attached" {
+	if len(os.Args) > 1 && os.Args[1] == setup.ArgAttached {
 		return serveAttached()
 	}
 	return serve()

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net"
@@ -19,6 +20,7 @@ import (
 // Options say what an Instance runs. The zero value of a field means its default.
 type Options struct {
 	Program string
+	Driver  string   // process by default
 	Args    []string // flags of serve beside those of the data directory, the address and the driver
 	Env     []string
 	Host    bool // with the host listener
@@ -27,7 +29,7 @@ type Options struct {
 
 // spec is how to run it.
 func (o Options) spec(data, listen, host string) Spec {
-	args := append([]string{"--driver", "process", "--ready", strconv.Itoa(o.Ready)}, o.Args...)
+	args := append([]string{"--driver", cmp.Or(o.Driver, "process"), "--ready", strconv.Itoa(o.Ready)}, o.Args...)
 	if host != "" {
 		args = append(args, "--host-listen", host)
 	}
@@ -47,8 +49,7 @@ func (o Options) hostAddress() (string, error) {
 	return l.Addr().String(), nil
 }
 
-// Instance is one data directory and the process that serves it now, on the
-// process driver. It is for one test; Start and Kill are not for concurrent use.
+// Instance is one data directory and the process that serves it now. It is for one test; Start and Kill are not for concurrent use.
 type Instance struct {
 	*Process
 	Data string

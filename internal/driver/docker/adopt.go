@@ -21,7 +21,9 @@ type handle struct {
 	Limits     sandboxd.Limits `json:"limits"`
 }
 
-func (h handle) encode() (sandboxd.Handle, error) { return json.Marshal(h) }
+func (d *Driver) handleOf(container string, spec sandboxd.EnvironmentSpec) (sandboxd.Handle, error) {
+	return json.Marshal(handle{Container: container, Boot: d.bootID, Generation: spec.Generation, Limits: spec.Limits})
+}
 
 // Adopt is sandboxd.Driver's.
 func (d *Driver) Adopt(ctx context.Context, id string, raw sandboxd.Handle) error {
@@ -30,7 +32,7 @@ func (d *Driver) Adopt(ctx context.Context, id string, raw sandboxd.Handle) erro
 	}
 	var h handle
 	herr := json.Unmarshal(raw, &h)
-	e := &environment{id: id, generation: h.Generation, limits: h.Limits, busy: make(chan struct{}), ended: make(chan struct{})}
+	e := &environment{id: id, name: d.onDisk(id), generation: h.Generation, limits: h.Limits, busy: make(chan struct{}), ended: make(chan struct{})}
 	d.mu.Lock()
 	if d.closed {
 		d.mu.Unlock()
@@ -53,7 +55,7 @@ func (d *Driver) Adopt(ctx context.Context, id string, raw sandboxd.Handle) erro
 	if isClass(err, sandboxd.ClassUnavailable) {
 		return err // nothing is known: it may well run
 	}
-	if cerr := d.clean(context.WithoutCancel(ctx), id); cerr != nil {
+	if cerr := d.clear(context.WithoutCancel(ctx), id); cerr != nil {
 		return cerr
 	}
 	gone := sandboxd.Wrap(sandboxd.ClassGone, err, "the sandbox's environment is gone")
@@ -84,9 +86,12 @@ func (d *Driver) adopt(ctx context.Context, e *environment, h handle) error {
 	if err != nil {
 		return err
 	}
-	labels := seen.Config.Labels
-	if seen.ID != h.Container || labels[labelID] != e.id || labels[labelData] != d.data ||
-		labels[labelGeneration] != strconv.FormatInt(h.Generation, 10) {
+	labels, generation := seen.Config.Labels, h.Generation
+	if isMember(e.name) {
+		generation = 0 // it had none when it was made; the link is of the one that it has now
+	}
+	if seen.ID != h.Container || labels[labelID] != e.name || labels[labelData] != d.data ||
+		labels[labelGeneration] != strconv.FormatInt(generation, 10) {
 		return errors.New("the container is another sandbox's")
 	}
 	if seen.State.Running {

@@ -1,6 +1,7 @@
 // Package docker is the driver that isolates with containers of a container
 // engine: any image, under runc, gVisor or another OCI runtime. It is a
-// sandboxd.Driver, sandboxd.Images and sandboxd.MemoryKills. It speaks to the engine by its API alone,
+// sandboxd.Driver, sandboxd.Images, sandboxd.MemoryKills and, where it can put
+// a sandbox's files into a container that runs, sandboxd.EnvironmentPool. It speaks to the engine by its API alone,
 // never runs anything in a container through it, and passes no path or process of
 // the machine but the directories of a sandbox: process 1 of each container is the
 // init, bound in read-only, and the guest protocol runs over the container's own
@@ -21,6 +22,7 @@ import (
 
 	"sandboxd"
 	"sandboxd/internal/driver/initbin"
+	"sandboxd/internal/driver/pool"
 	"sandboxd/internal/driver/queue"
 	"sandboxd/internal/isolate"
 )
@@ -60,22 +62,29 @@ type Driver struct {
 	cancel   context.CancelFunc
 	work     sync.WaitGroup
 	watching watching
+	ready    *pool.Pool[kind, *member]
+	own      string // begins the names of this server's members
+	sweeping sync.Once
 
-	mu     sync.Mutex
-	closed bool
-	envs   map[string]*environment
+	mu       sync.Mutex
+	closed   bool
+	envs     map[string]*environment
+	unpooled map[string]bool // OCI runtimes whose containers take no mounts of ours
 }
 
 var (
 	_ sandboxd.Driver      = (*Driver)(nil)
 	_ sandboxd.Images      = (*Driver)(nil)
 	_ sandboxd.MemoryKills = (*Driver)(nil)
+
+	_ sandboxd.EnvironmentPool = (*Driver)(nil)
 )
 
 // environment is one that this driver started or adopted, or the place of one that
 // is being started, adopted or stopped. Of those three one goes on at a time.
 type environment struct {
 	id         string
+	name       string // of its container and files: the id, or that of the member it was
 	generation int64
 	limits     sandboxd.Limits
 	container  string        // under Driver.mu; empty until there is one
@@ -115,7 +124,7 @@ func New(cfg Config) (*Driver, error) {
 		return nil, fmt.Errorf("make the run directory: %w", err)
 	}
 	d := &Driver{cfg: cfg, init: initbin.ReadableIn(filepath.Join(cfg.DataDir, "bin")), events: queue.New(),
-		envs: map[string]*environment{}}
+		envs: map[string]*environment{}, unpooled: map[string]bool{}, own: memberPrefix + sandboxd.NewID()[:8] + "-"}
 	if d.engine, err = newEngine(cfg.Host, cfg.Patience); err != nil {
 		return nil, err
 	}
@@ -134,6 +143,7 @@ func New(cfg Config) (*Driver, error) {
 	}
 	d.watching.retry, d.watching.news = make(chan struct{}, 1), make(chan struct{})
 	d.ctx, d.cancel = context.WithCancel(context.Background())
+	d.ready = pool.New(pool.Options[kind, *member]{Make: d.makeReady, End: d.endMember, Busy: pool.MachineBusy, Failed: d.memberFailed})
 	return d, nil
 }
 
@@ -163,6 +173,7 @@ func (d *Driver) Close() error {
 	for _, c := range conns {
 		c.Close()
 	}
+	d.ready.Close()
 	d.cancel()
 	d.work.Wait()
 	d.events.Close()
@@ -272,9 +283,17 @@ func (d *Driver) List(ctx context.Context) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
+	linked, err := d.links()
+	if err != nil {
+		return nil, sandboxd.Wrap(sandboxd.ClassInternal, err, "read the run directory")
+	}
 	ids := make([]string, 0, len(found))
 	for _, c := range found {
-		if id := c.Labels[labelID]; sandboxd.ValidID(id) {
+		id := c.Labels[labelID]
+		if isMember(id) {
+			id = linked[id]
+		}
+		if sandboxd.ValidID(id) {
 			ids = append(ids, id)
 		}
 	}
@@ -314,7 +333,7 @@ func (d *Driver) Stop(ctx context.Context, id string) error {
 	if err != nil {
 		return err
 	}
-	err = d.clean(context.WithoutCancel(ctx), id)
+	err = d.clear(context.WithoutCancel(ctx), id)
 	if err == nil {
 		d.finish(e, nil)
 	}
@@ -328,7 +347,7 @@ func (d *Driver) hold(ctx context.Context, id string) (*environment, error) {
 		d.mu.Lock()
 		e := d.envs[id]
 		if e == nil {
-			e = &environment{id: id, ended: make(chan struct{})}
+			e = &environment{id: id, name: d.onDisk(id), ended: make(chan struct{})}
 			d.envs[id] = e
 		}
 		busy := e.busy

@@ -94,8 +94,8 @@ func harness(t testing.TB, e dockertest.Engine) drivertest.Harness {
 		Echo:  func(text string) []string { return []string{"echo", text} },
 		Sleep: []string{"sleep", "1000"},
 		Show:  func(name string) []string { return []string{"cat", name} },
-		End: func(t testing.TB, _ sandboxd.Driver, id string) {
-			if _, err := e.API.ContainerKill(context.Background(), containerName(id), client.ContainerKillOptions{Signal: "KILL"}); err != nil {
+		End: func(t testing.TB, d sandboxd.Driver, id string) {
+			if _, err := e.API.ContainerKill(context.Background(), containerName(d.(*Driver).onDisk(id)), client.ContainerKillOptions{Signal: "KILL"}); err != nil {
 				t.Fatal(err)
 			}
 		},
@@ -110,6 +110,52 @@ func TestSuite(t *testing.T) {
 			drivertest.Run(t, func(t *testing.T) drivertest.Harness { return harness(t, e) })
 		})
 	}
+}
+
+// Each environment of the suite is taken from the pool as long as there are any.
+func TestSuiteWithAPool(t *testing.T) {
+	e := dockertest.Find(t, "runc")
+	drivertest.Run(t, func(t *testing.T) drivertest.Harness {
+		h := harness(t, e)
+		cold := h.Open
+		h.Open = func(t testing.TB) sandboxd.Driver {
+			d := cold(t)
+			warm(t, d.(*Driver), h.Spec(t), 3)
+			return d
+		}
+		return h
+	})
+}
+
+// kindFor is the kind of a sandbox as that of spec.
+func kindFor(t testing.TB, d *Driver, spec sandboxd.EnvironmentSpec) kind {
+	t.Helper()
+	program, err := d.init.Install(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	spec, err = d.defaults(spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	img, err := d.image(context.Background(), spec.Image)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return kindOf(program, img, spec)
+}
+
+// warm waits until n containers are ready for sandboxes as that of spec.
+func warm(t testing.TB, d *Driver, spec sandboxd.EnvironmentSpec, n int) {
+	t.Helper()
+	d.KeepReady(n)
+	k := kindFor(t, d, spec)
+	for range n {
+		if m, ok := d.ready.Take(k); ok {
+			d.endMember(m)
+		}
+	}
+	until(t, fmt.Sprintf("%d are ready", n), func() bool { return d.ready.Ready(k) >= n })
 }
 
 func TestFingerprint(t *testing.T) {

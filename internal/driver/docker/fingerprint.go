@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/moby/moby/api/types/system"
@@ -91,11 +92,18 @@ func (d *Driver) Fingerprint(ctx context.Context) sandboxd.Fingerprint {
 			return fp
 		}
 	}
-	if err := d.trial(ctx); err != nil {
+	var perr error
+	err = d.trial(ctx, &perr)
+	if err != nil {
 		fp.Level = append(fp.Level, sandboxd.LevelLine{Name: "trial", Needed: true, Detail: fail(err).Reason, Why: fail(err).Hint})
 		return fail(err)
 	}
-	fp.Works = true
+	fp.Works, fp.Capabilities.Pool = true, perr == nil
+	line := sandboxd.LevelLine{Name: "pool", OK: perr == nil, Detail: "containers can be kept ready", Why: "each start takes as long as the engine needs; nothing is less safe by it"}
+	if perr != nil {
+		line.Detail = "no containers are kept ready: " + perr.Error()
+	}
+	fp.Level = append(fp.Level, line)
 	return fp
 }
 
@@ -135,8 +143,9 @@ func (d *Driver) level(info system.Info, runtimes []string) []sandboxd.LevelLine
 	return append(lines, line("default image", true, d.cfg.Image, ""))
 }
 
-// trial starts and stops an environment of its own.
-func (d *Driver) trial(ctx context.Context) error {
+// trial starts and stops an environment of its own. pooled is why none can be kept
+// ready, which is tried at the same time.
+func (d *Driver) trial(ctx context.Context, pooled *error) error {
 	dir, err := os.MkdirTemp(d.cfg.DataDir, "probe-")
 	if err != nil {
 		return sandboxd.Wrap(sandboxd.ClassUnavailable, err, "the data directory cannot be written")
@@ -156,10 +165,30 @@ func (d *Driver) trial(ctx context.Context) error {
 	if err := d.sameFiles(ctx, spec); err != nil {
 		return err
 	}
+	var trying sync.WaitGroup
+	defer trying.Wait()
+	trying.Go(func() { *pooled = d.trialMember(ctx, spec) })
 	if _, err := d.Start(ctx, spec); err != nil {
 		return err
 	}
 	return d.Stop(ctx, spec.ID)
+}
+
+// trialMember makes a container as the pool would, and ends it.
+func (d *Driver) trialMember(ctx context.Context, spec sandboxd.EnvironmentSpec) error {
+	img, err := d.image(ctx, spec.Image)
+	if err != nil {
+		return err
+	}
+	program, err := d.init.Install(ctx)
+	if err != nil {
+		return err
+	}
+	m, err := d.makeMember(ctx, kindOf(program, img, spec))
+	if err == nil {
+		d.endMember(m)
+	}
+	return err
 }
 
 // sameFiles sees, before anything runs, that the engine binds the directory that
@@ -202,6 +231,9 @@ func (e *engine) info(ctx context.Context) (system.Info, error) {
 	return found.Info, err
 }
 
+// probeImage is the name of an image that is only tried.
+const probeImage = "sandboxd-probe"
+
 // emptyImage makes an image with nothing in it: enough for the init.
 func (e *engine) emptyImage(ctx context.Context) (string, error) {
 	var archive bytes.Buffer
@@ -209,7 +241,7 @@ func (e *engine) emptyImage(ctx context.Context) (string, error) {
 	if err := errors.Join(w.WriteHeader(&tar.Header{Typeflag: tar.TypeDir, Name: "tmp/", Mode: 0o1777}), w.Close()); err != nil {
 		return "", err
 	}
-	name := "sandboxd-probe:" + sandboxd.NewID()
+	name := probeImage + ":" + sandboxd.NewID()
 	err := e.call(ctx, func(ctx context.Context) error {
 		done, err := e.api.ImageImport(ctx, client.ImageImportSource{Source: &archive, SourceName: "-"}, name, client.ImageImportOptions{})
 		if err != nil {

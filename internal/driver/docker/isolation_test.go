@@ -27,12 +27,30 @@ type box struct {
 // openBox starts a sandbox that the end of the test stops.
 func openBox(t testing.TB, e dockertest.Engine, change func(*sandboxd.EnvironmentSpec)) *box {
 	t.Helper()
+	return open(t, e, change, 0)
+}
+
+// openPooled is openBox with a container from the pool.
+func openPooled(t testing.TB, e dockertest.Engine, change func(*sandboxd.EnvironmentSpec)) *box {
+	t.Helper()
+	b := open(t, e, change, 1)
+	if !isMember(b.d.onDisk(b.spec.ID)) {
+		t.Fatal("the sandbox did not come from the pool")
+	}
+	return b
+}
+
+func open(t testing.TB, e dockertest.Engine, change func(*sandboxd.EnvironmentSpec), ready int) *box {
+	t.Helper()
 	h := harness(t, e)
 	before := h.Left()
 	d := h.Open(t).(*Driver)
 	spec := h.Spec(t)
 	if change != nil {
 		change(&spec)
+	}
+	if ready > 0 {
+		warm(t, d, spec, ready)
 	}
 	t.Cleanup(func() {
 		if err := d.Stop(context.Background(), spec.ID); err != nil {
@@ -46,6 +64,7 @@ func openBox(t testing.TB, e dockertest.Engine, change func(*sandboxd.Environmen
 	if _, err := d.Start(context.Background(), spec); err != nil {
 		t.Fatalf("start: %v", err)
 	}
+	d.ready.Close() // no others are made beside the test
 	return &box{Session: drivertest.Attach(t, d, spec.ID), e: e, d: d, spec: spec}
 }
 
@@ -79,6 +98,15 @@ func TestIsolation(t *testing.T) {
 			checkProbe(t, b.probe(t), wantedOf(runtime, fmt.Sprint(b.spec.UID)))
 		})
 	}
+}
+
+// A sandbox from the pool is as one that was made for itself; its user has no group
+// beside its own, where an engine names that one twice.
+func TestIsolationOfPooled(t *testing.T) {
+	b := openPooled(t, dockertest.Find(t, "runc"), nil)
+	want := wantedOf("runc", fmt.Sprint(b.spec.UID))
+	want["status Groups"] = ""
+	checkProbe(t, b.probe(t), want)
 }
 
 // wantedOf is what the prober must find. Under gVisor another kernel answers: it

@@ -45,6 +45,22 @@ func (d *Driver) filesOf(id string) string { return filepath.Join(d.cfg.RunDir, 
 
 // Start is sandboxd.Driver's. An image that is not there is pulled.
 func (d *Driver) Start(ctx context.Context, spec sandboxd.EnvironmentSpec) (sandboxd.Handle, error) {
+	spec, err := d.defaults(spec)
+	if err != nil {
+		return nil, err
+	}
+	e := &environment{id: spec.ID, name: spec.ID, generation: spec.Generation, limits: spec.Limits, busy: make(chan struct{}), ended: make(chan struct{})}
+	again, err := d.reserve(e)
+	if err != nil {
+		return nil, err
+	}
+	handle, err := d.startIn(ctx, e, spec, again)
+	d.release(e, err == nil)
+	return handle, err
+}
+
+// defaults checks a specification and fills in what it leaves to the driver.
+func (d *Driver) defaults(spec sandboxd.EnvironmentSpec) (sandboxd.EnvironmentSpec, error) {
 	if spec.Image == "" {
 		spec.Image = d.cfg.Image
 	}
@@ -53,21 +69,14 @@ func (d *Driver) Start(ctx context.Context, spec sandboxd.EnvironmentSpec) (sand
 	}
 	switch {
 	case !sandboxd.ValidID(spec.ID):
-		return nil, sandboxd.Invalid("id", "no sandbox has this id")
+		return spec, sandboxd.Invalid("id", "no sandbox has this id")
 	case spec.UID == 0:
-		return nil, sandboxd.Invalid("uid", "a sandbox may not be root")
+		return spec, sandboxd.Invalid("uid", "a sandbox may not be root")
 	case spec.Image == "":
-		return nil, sandboxd.Invalid("image", "the docker driver needs an image").
+		return spec, sandboxd.Invalid("image", "the docker driver needs an image").
 			WithHint("name one in the request, or start the server with --default-image")
 	}
-	e := &environment{id: spec.ID, generation: spec.Generation, limits: spec.Limits, busy: make(chan struct{}), ended: make(chan struct{})}
-	again, err := d.reserve(e)
-	if err != nil {
-		return nil, err
-	}
-	handle, err := d.startIn(ctx, e, spec, again)
-	d.release(e, err == nil)
-	return handle, err
+	return spec, nil
 }
 
 // reserve takes the id's place. again says that the last environment ended by
@@ -99,10 +108,13 @@ func conflict() error {
 }
 
 func (d *Driver) startIn(ctx context.Context, e *environment, spec sandboxd.EnvironmentSpec, again bool) (sandboxd.Handle, error) {
-	if again {
-		if err := d.clean(ctx, e.id); err != nil {
+	switch {
+	case again:
+		if err := d.clear(ctx, e.id); err != nil {
 			return nil, err
 		}
+	case d.onDisk(e.id) != e.id:
+		return nil, conflict() // of an earlier server, not adopted
 	}
 	// Before the container is there: what happens to it is to be heard.
 	if err := d.listen(ctx); err != nil {
@@ -115,6 +127,14 @@ func (d *Driver) startIn(ctx context.Context, e *environment, spec sandboxd.Envi
 	d.mu.Lock()
 	e.environ, e.started = img.environ, time.Now()
 	d.mu.Unlock()
+	if m, ok := d.take(ctx, spec, img); ok {
+		handle, err := d.handOver(ctx, e, m, spec)
+		if err == nil || ctx.Err() != nil {
+			return handle, err
+		}
+		// What is wrong with the sandbox the cold path says better.
+		d.cfg.Log.Warn("a ready container was of no use", "sandbox", spec.ID, "err", err)
+	}
 	id, err := d.create(ctx, spec, img)
 	if err != nil {
 		return nil, err // nothing was made, or it is another's
@@ -148,6 +168,9 @@ func (d *Driver) create(ctx context.Context, spec sandboxd.EnvironmentSpec, img 
 	}
 	if spec.CABundle != "" {
 		opts.HostConfig.Mounts = append(opts.HostConfig.Mounts, bind(spec.CABundle, sandboxd.CABundle, true))
+	}
+	if isMember(spec.ID) {
+		waiting(&opts)
 	}
 	id, err := d.engine.create(ctx, opts)
 	switch {
@@ -208,7 +231,7 @@ func (d *Driver) options(spec sandboxd.EnvironmentSpec, img image) client.Contai
 	return client.ContainerCreateOptions{
 		Name: containerName(spec.ID),
 		Config: &container.Config{
-			Image: img.id, Entrypoint: []string{initPath, "attached"}, Cmd: []string{}, Env: initEnviron,
+			Image: img.id, Entrypoint: []string{initPath, setup.ArgAttached}, Cmd: []string{}, Env: initEnviron,
 			User: user, Hostname: spec.Hostname, WorkingDir: "/",
 			OpenStdin: true, AttachStdin: true, AttachStdout: true, AttachStderr: true,
 			Labels: map[string]string{labelID: spec.ID, labelData: d.data, labelGeneration: strconv.FormatInt(spec.Generation, 10)},
@@ -255,38 +278,43 @@ func (d *Driver) run(ctx context.Context, e *environment, spec sandboxd.Environm
 		conn.Close()
 		return nil, d.explainStart(err, spec)
 	}
-	handle, err := d.greet(ctx, conn, spec)
-	if err == nil {
-		handle.Container, handle.Boot = e.container, d.bootID
+	if err = d.greet(ctx, conn, spec); err == nil {
 		err = d.commit(e, conn)
 	}
 	if err != nil {
 		conn.Close()
 		return nil, err
 	}
-	return handle.encode()
+	return d.handleOf(e.container, spec)
 }
 
 // greet tells the init who it is and hears that it is ready.
-func (d *Driver) greet(ctx context.Context, conn *attached, spec sandboxd.EnvironmentSpec) (handle, error) {
+func (d *Driver) greet(ctx context.Context, conn *attached, spec sandboxd.EnvironmentSpec) error {
+	return speak(ctx, conn, func() error {
+		return setup.WriteMessage(conn, setup.Attached{Seccomp: d.seccomp,
+			Second: setup.Second{OpenFiles: spec.Limits.OpenFiles, Nonce: spec.Nonce}})
+	})
+}
+
+// speak says something to an init and hears whether it could be done.
+func speak(ctx context.Context, conn *attached, say func() error) error {
 	ctx, cancel := context.WithTimeout(ctx, readyTime)
 	defer cancel()
 	defer context.AfterFunc(ctx, func() { conn.Close() })()
 	var report setup.Report
-	err := setup.WriteMessage(conn, setup.Attached{Seccomp: d.seccomp,
-		Second: setup.Second{OpenFiles: spec.Limits.OpenFiles, Nonce: spec.Nonce}})
+	err := say()
 	if err == nil {
 		err = setup.ReadMessage(conn, &report)
 	}
 	switch {
 	case ctx.Err() != nil:
-		return handle{}, sandboxd.Wrap(sandboxd.ClassUnavailable, ctx.Err(), "the sandbox's init was not ready in time")
+		return sandboxd.Wrap(sandboxd.ClassUnavailable, ctx.Err(), "the sandbox's init was not ready in time")
 	case err != nil:
-		return handle{}, sandboxd.Wrap(sandboxd.ClassUnavailable, fmt.Errorf("%w: %s", err, conn.Said()), "the sandbox's init ended without a word")
+		return sandboxd.Wrap(sandboxd.ClassUnavailable, fmt.Errorf("%w: %s", err, conn.Said()), "the sandbox's init ended without a word")
 	case report.Step != "":
-		return handle{}, sandboxd.Wrap(sandboxd.ClassUnavailable, errors.New(report.Error), "the sandbox cannot be set up, step %q", report.Step)
+		return sandboxd.Wrap(sandboxd.ClassUnavailable, errors.New(report.Error), "the sandbox cannot be set up, step %q", report.Step)
 	}
-	return handle{Generation: spec.Generation, Limits: spec.Limits}, nil
+	return nil
 }
 
 // commit makes a living container the environment's.

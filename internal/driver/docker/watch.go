@@ -176,8 +176,13 @@ func broken(err error) error {
 func (d *Driver) hear(m events.Message) *environment {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	e := d.envs[m.Actor.Attributes[labelID]]
-	if e == nil || e.container != m.Actor.ID {
+	var e *environment
+	for _, held := range d.envs { // not by the label: one from the pool has another's
+		if held.container != "" && held.container == m.Actor.ID {
+			e = held
+		}
+	}
+	if e == nil {
 		return nil
 	}
 	switch m.Action {

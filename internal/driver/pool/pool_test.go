@@ -235,3 +235,26 @@ func TestManyAtOnce(t *testing.T) {
 		}
 	})
 }
+
+// What is given up is ended, also when nothing else of its kind is ever asked for.
+func TestForgets(t *testing.T) {
+	in(t, func(t *testing.T, w *world, p *Pool[string, int]) {
+		p.Limit(8)
+		p.Take("old")
+		p.Take("other")
+		after(time.Second)
+		if p.Ready("old") != 1 || p.Ready("other") != 1 {
+			t.Fatalf("%d and %d are ready", p.Ready("old"), p.Ready("other"))
+		}
+		p.Forget(func(kind string) bool { return kind == "old" })
+		if _, ok := p.Take("old"); ok {
+			t.Error("what was given up was given")
+		}
+		p.Forget(func(kind string) bool { return kind == "old" })
+		after(time.Second)
+		if p.Ready("old") != 0 || p.Ready("other") != 1 || w.living() != 1 {
+			t.Errorf("%d and %d are ready, %d live", p.Ready("old"), p.Ready("other"), w.living())
+		}
+		p.Forget(func(string) bool { return true }) // and closed before it is done
+	})
+}

@@ -117,7 +117,7 @@ func New(cfg Config) (*Driver, error) {
 		events: queue.New(), init: initbin.In(filepath.Join(cfg.DataDir, "bin")), envs: map[string]*environment{}, rootless: os.Geteuid() != 0}
 	d.roll = roll{dir: cfg.RunDir, boot: d.bootID}
 	d.groups, d.groupErr = findGroups(cfg.DataDir)
-	d.ready = pool.New(pool.Options[kind, *member]{Make: d.makeMember, End: d.endMember, Busy: busy,
+	d.ready = pool.New(pool.Options[kind, *member]{Make: d.makeMember, End: d.endMember, Busy: pool.MachineBusy,
 		Failed: func(err error) { cfg.Log.Warn("no environment can be kept ready", "err", err) }})
 	return d, nil
 }

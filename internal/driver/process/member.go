@@ -5,9 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"os"
-	"runtime"
 	"slices"
 	"strings"
 
@@ -15,6 +13,7 @@ import (
 
 	"sandboxd"
 	"sandboxd/internal/failpoint"
+	"sandboxd/internal/isolate"
 	"sandboxd/internal/isolate/setup"
 )
 
@@ -153,7 +152,7 @@ func (d *Driver) give(ctx context.Context, m *member, spec sandboxd.EnvironmentS
 	var trees []int
 	defer func() { closeAll(trees) }()
 	for _, dir := range []string{spec.Workspace, spec.Home} {
-		tree, err := detached(dir)
+		tree, err := isolate.Detached(dir)
 		if err != nil {
 			return err
 		}
@@ -204,43 +203,4 @@ func (l *launch) built(ctx context.Context) error {
 		err = cmp.Or(l.await(ctx), errors.New("it ended"))
 	}
 	return err
-}
-
-// detached answers a mount of a directory alone, as the set-up stage would make it:
-// no link followed, nothing mounted below, no device and no setuid, and out of reach
-// of what is mounted on the machine later.
-func detached(dir string) (int, error) {
-	from, err := unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return -1, err
-	}
-	defer unix.Close(from)
-	tree, err := unix.OpenTree(from, "", unix.AT_EMPTY_PATH|unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
-	if err != nil {
-		return -1, fmt.Errorf("open_tree: %w", err)
-	}
-	attr := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV, Propagation: unix.MS_PRIVATE}
-	if err := unix.MountSetattr(tree, "", unix.AT_EMPTY_PATH, &attr); err != nil {
-		unix.Close(tree)
-		return -1, fmt.Errorf("mount_setattr: %w", err)
-	}
-	return tree, nil
-}
-
-// busy says that no core is idle: the kernel counts who runs or could, this thread
-// among them.
-func busy() bool {
-	text, err := readFile("/proc/loadavg")
-	if err != nil {
-		return false
-	}
-	fields := strings.Fields(text)
-	if len(fields) < 4 {
-		return false
-	}
-	var running, all int
-	if _, err := fmt.Sscanf(fields[3], "%d/%d", &running, &all); err != nil {
-		return false
-	}
-	return running > runtime.NumCPU()
 }

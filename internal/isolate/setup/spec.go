@@ -81,7 +81,9 @@ const (
 
 // Orders hand what was built to a sandbox. Stage one says on FDSpec, by a Report,
 // that it waits for them. They come as one packet, with two detached mounts: of the
-// workspace and of the home.
+// workspace and of the home. In a container it says so on stdout, they come on stdin
+// before Attached, and the host has attached the mounts itself; OpenFiles and Nonce come
+// later.
 type Orders struct {
 	UID       uint32
 	OpenFiles int64
