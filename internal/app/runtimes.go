@@ -1,6 +1,7 @@
 package app
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -134,6 +135,8 @@ func printRuntimes(_ context.Context, p Process, o cli.PrintRuntimesOptions) err
 		text = string(catalogue.Object(entries)) + "\n"
 	case o.Compose:
 		text = catalogue.Compose(entries) + "\n"
+	case o.Into != "":
+		return refresh(o.Into, entries)
 	case o.Briefing != "":
 		text = briefing.For(entries, alias, briefing.Here{})
 	case o.Dockerfile != "":
@@ -150,4 +153,20 @@ func printRuntimes(_ context.Context, p Process, o cli.PrintRuntimesOptions) err
 	}
 	_, err = io.WriteString(p.Stdout, text)
 	return err
+}
+
+// refresh writes the catalogue into a compose file. A file that has it is not touched.
+func refresh(file string, entries []catalogue.Entry) error {
+	old, err := os.ReadFile(file)
+	if err != nil {
+		return sandboxd.Errorf(sandboxd.ClassInvalid, "the compose file cannot be read: %v", err)
+	}
+	fresh, err := catalogue.Refresh(file, old, entries)
+	if err != nil || bytes.Equal(old, fresh) {
+		return err
+	}
+	if err := os.WriteFile(file, fresh, 0o644); err != nil {
+		return sandboxd.Errorf(sandboxd.ClassUnavailable, "the compose file cannot be written: %v", err)
+	}
+	return nil
 }

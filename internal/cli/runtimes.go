@@ -21,6 +21,7 @@ type PrintRuntimesOptions struct {
 	Apps       bool   `help:"With the runtimes that are for apps only."`
 	Object     bool   `xor:"form" help:"As one line, the value of SANDBOXD_RUNTIMES."`
 	Compose    bool   `xor:"form" help:"As the value has to be in a compose file: quoted, with $ doubled."`
+	Into       string `xor:"form" type:"path" placeholder:"FILE" help:"Into the lines of a compose file that set SANDBOXD_RUNTIMES."`
 	Dockerfile string `xor:"form" placeholder:"ALIAS" help:"What is built for a runtime."`
 	Briefing   string `xor:"form" placeholder:"ALIAS" help:"What a model is told about a runtime."`
 	BaseImage  string `name:"base-image" placeholder:"REF" help:"With --dockerfile: build upon this image."`
