@@ -32,6 +32,7 @@ var floors = []struct {
 	{"internal/guest", []string{".", "internal/failpoint", "internal/guest/wire"}, "the host's end of the link trusts nothing and needs nothing"},
 	{"internal/guest/...", []string{".", "internal/failpoint", "internal/captest", "internal/guest/..."}, "suites of the link"},
 	{"internal/isolate", []string{"."}, "mechanism: does not know who uses it"},
+	{"internal/catalogue/...", []string{".", "internal/catalogue/..."}, "mechanism: pure, knows no engine and no host"},
 	{"internal/egress/...", []string{".", "internal/relay"}, "mechanism: knows streams, not whose"},
 	{"internal/journal/...", []string{".", "internal/failpoint", "internal/journal/..."}, "mechanism"},
 	{"internal/workspace/workspacetest", []string{".", "internal/captest"}, "the suite of Files knows the contract only"},
