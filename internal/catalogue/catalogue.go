@@ -103,9 +103,11 @@ func (e Entry) Network(offered []string) (sandboxd.Network, error) {
 	return sandboxd.Network{}, sandboxd.Errorf(sandboxd.ClassUnsupported, "the runtime %s needs a network, and its driver has none", e.Alias)
 }
 
-// Default is the entry that is used where none is named: the first. Entries that Load
-// answered have one.
-func Default(entries []Entry) Entry { return entries[0] }
+// Default is the entry that is used where none is named: the first that is not for
+// apps. Entries that Load answered have one.
+func Default(entries []Entry) Entry {
+	return entries[max(0, slices.IndexFunc(entries, func(e Entry) bool { return !e.Apps }))]
+}
 
 // Find answers the entry of an alias.
 func Find(entries []Entry, alias string) (Entry, bool) {
