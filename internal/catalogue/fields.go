@@ -13,6 +13,8 @@ type decoding struct {
 	name  string // as problems name it
 	entry Entry
 	file  bool // it has the form of a file, which asks for more
+	// It is no object, or its runtime is not known: what it lacks is no further mistake.
+	unread bool
 }
 
 func (d *decoding) problem(field, format string, args ...any) {
@@ -145,8 +147,8 @@ func (d *decoding) builtin(field, name string) {
 	e, ok := builtin(name)
 	if !ok {
 		d.problem(field, "there is no built-in runtime %q; there are %s", name, strings.Join(builtinNames(), ", "))
-		// The rest is not held against an entry whose content is not known.
-		e = Entry{BaseImage: "unknown", Root: RootWritable}
+		d.unread = true
+		return
 	}
 	e.Alias = d.entry.Alias
 	d.entry = e
@@ -249,6 +251,7 @@ func (d *decoding) each(raw json.RawMessage, field string, take func(member) boo
 	all, err := members(raw)
 	if err != nil {
 		d.problem(field, "an object is expected: %v", err)
+		d.unread = true
 		return
 	}
 	for _, m := range all {

@@ -103,7 +103,9 @@ func (l *loading) load(text []byte) {
 			d.entry.Alias = m.name
 			d.object(m.value)
 		}
-		d.validate()
+		if !d.unread {
+			d.validate()
+		}
 		l.entries = append(l.entries, d.entry)
 	}
 	l.together()

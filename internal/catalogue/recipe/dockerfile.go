@@ -62,7 +62,7 @@ func dockerfile(e catalogue.Entry, o Options, trusting bool) []byte {
 	}
 	w.run(account(o))
 	w.run(virtualEnv(e, o))
-	w.line("ENV PATH=%s/bin:%s/bin:$PATH VIRTUAL_ENV=%s NPM_CONFIG_PREFIX=%s PIP_DISABLE_PIP_VERSION_CHECK=1", VirtualEnv, NPMPrefix, VirtualEnv, NPMPrefix)
+	w.line("ENV PATH=%s:$PATH VIRTUAL_ENV=%s NPM_CONFIG_PREFIX=%s PIP_DISABLE_PIP_VERSION_CHECK=1", firstOnPath, VirtualEnv, NPMPrefix)
 	for _, c := range e.SetupCommands {
 		w.shell("-c", c) // as engines run them, so that one that works there works here
 	}
@@ -75,7 +75,7 @@ func dockerfile(e catalogue.Entry, o Options, trusting bool) []byte {
 		w.run("python3 -m pip install --no-cache-dir " + shellWords(e.Packages))
 	}
 	if len(e.NPMPackages) > 0 {
-		w.run("npm install -g --no-audit --no-fund --no-update-notifier --cache /tmp/npm " + shellWords(e.NPMPackages) + " && rm -rf /tmp/npm")
+		w.run("npm install -g --no-audit --no-fund --no-update-notifier --cache /tmp/npm " + shellWords(e.NPMPackages) + " && rm -rf /tmp/npm ~/.npm")
 	}
 	if len(e.Tools) > 0 {
 		w.run("missing=; for t in " + shellWords(e.Tools) + `; do command -v "$t" >/dev/null || missing="$missing $t"; done; ` +
@@ -97,8 +97,11 @@ func apt(packages ...string) string {
 	return "apt-get update && apt-get install -y --no-install-recommends " + shellWords(packages) + " && rm -rf /var/lib/apt/lists/*"
 }
 
+const firstOnPath = VirtualEnv + "/bin:" + NPMPrefix + "/bin"
+
 // account makes the user by hand: not every base has a program for it, and those there
-// are differ. One that has the name or the number already goes.
+// are differ. One that has the name or the number already goes. Login shells make a
+// PATH of their own and are told.
 func account(o Options) string {
 	return fmt.Sprintf(`sed -i -e '/^sandbox:/d' -e '/^[^:]*:[^:]*:%[1]d:/d' /etc/passwd /etc/group
 shell=/bin/sh; [ ! -x /bin/bash ] || shell=/bin/bash
@@ -106,7 +109,8 @@ echo "sandbox:x:%[1]d:%[1]d::/home/sandbox:$shell" >>/etc/passwd
 echo "sandbox:x:%[1]d:" >>/etc/group
 mkdir -p /home/sandbox %[2]s %[3]s
 [ ! -d /etc/skel ] || cp -r /etc/skel/. /home/sandbox/
-chown -R %[1]d:%[1]d /home/sandbox %[2]s %[3]s`, o.UID, o.WorkDir, NPMPrefix)
+chown -R %[1]d:%[1]d /home/sandbox %[2]s %[3]s
+[ ! -d /etc/profile.d ] || echo 'PATH=%[4]s:$PATH' >/etc/profile.d/sandboxd.sh`, o.UID, o.WorkDir, NPMPrefix, firstOnPath)
 }
 
 // virtualEnv makes the place for Python's packages, where the base has Python or a
