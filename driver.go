@@ -61,6 +61,8 @@ type EnvironmentSpec struct {
 	Nonce      string // secret by which the init and its host know each other
 
 	// What only some drivers have; ClassUnsupported by the others.
+	Tenant string // whose it is; what tenants may not share is made per tenant
+
 	Image        string // what is installed; empty for the driver's default
 	OCIRuntime   string // how a container is isolated, as "runsc"; empty for the default
 	WritableRoot bool   // the root file system takes writes; they are lost with the environment

@@ -17,32 +17,35 @@ func InSeconds(d time.Duration) Seconds { return Seconds(d.Seconds()) }
 // State is where a sandbox stands. Transitions lists the moves between states.
 type State string
 
-// The states that exist so far. cold: files, no environment. lost: the record
-// says there was an environment or files and the host finds neither.
+// The states that exist so far. cold: files, no environment. preparing: it waits for
+// the image of its runtime. lost: the record says there was an environment or files and
+// the host finds neither.
 const (
-	StateCold     State = "cold"
-	StateStarting State = "starting"
-	StateRunning  State = "running"
-	StateStopping State = "stopping"
-	StateLost     State = "lost"
-	StateDeleting State = "deleting"
-	StateDeleted  State = "deleted"
+	StateCold      State = "cold"
+	StatePreparing State = "preparing"
+	StateStarting  State = "starting"
+	StateRunning   State = "running"
+	StateStopping  State = "stopping"
+	StateLost      State = "lost"
+	StateDeleting  State = "deleting"
+	StateDeleted   State = "deleted"
 )
 
 // States lists every state, for tests that must reach each.
 func States() []State {
-	return []State{StateCold, StateStarting, StateRunning, StateStopping, StateLost, StateDeleting, StateDeleted}
+	return []State{StateCold, StatePreparing, StateStarting, StateRunning, StateStopping, StateLost, StateDeleting, StateDeleted}
 }
 
 var transitions = map[State][]State{
-	"":            {StateCold},
-	StateCold:     {StateStarting, StateDeleting, StateLost},
-	StateStarting: {StateRunning, StateCold, StateDeleting},
-	StateRunning:  {StateStopping, StateCold, StateDeleting},
-	StateStopping: {StateCold, StateDeleting},
-	StateLost:     {StateDeleting},
-	StateDeleting: {StateDeleted},
-	StateDeleted:  {},
+	"":             {StateCold},
+	StateCold:      {StatePreparing, StateStarting, StateDeleting, StateLost},
+	StatePreparing: {StateStarting, StateCold, StateDeleting},
+	StateStarting:  {StateRunning, StateCold, StateDeleting},
+	StateRunning:   {StateStopping, StateCold, StateDeleting},
+	StateStopping:  {StateCold, StateDeleting},
+	StateLost:      {StateDeleting},
+	StateDeleting:  {StateDeleted},
+	StateDeleted:   {},
 }
 
 // CanMove says whether the table of transitions allows from -> to. A record is
@@ -80,9 +83,6 @@ func DefaultLimits() Limits {
 	return Limits{MemoryBytes: 1 << 30, CPUs: 2, PIDs: 512, TmpBytes: 64 << 20, OpenFiles: 4096}
 }
 
-// RuntimeMachine is the built-in runtime: the machine's own /usr, read-only.
-const RuntimeMachine = "machine"
-
 // WorkDir is where a sandbox sees its workspace.
 const WorkDir = "/workspace"
 
@@ -93,43 +93,59 @@ const HomeDir = "/home/sandbox"
 type Sandbox struct {
 	ID         string            `json:"id" doc:"One life of the key, 20 lower-case base32 characters"`
 	Key        string            `json:"key" doc:"The name it was opened by"`
-	State      State             `json:"state" enum:"cold,starting,running,stopping,lost,deleting,deleted"`
+	State      State             `json:"state" enum:"cold,preparing,starting,running,stopping,lost,deleting,deleted"`
 	Generation int64             `json:"generation" doc:"Environments this id has had"`
 	Driver     string            `json:"driver"`
 	Runtime    string            `json:"runtime"`
 	Image      string            `json:"image,omitempty" doc:"What is installed, where the driver runs images"`
 	OCIRuntime string            `json:"oci_runtime,omitempty" doc:"How its containers are isolated; absent: the host's default"`
+	Root       string            `json:"root" enum:"readonly,writable" doc:"Whether programs may change what is installed; the workspace and the home they always may"`
+	Tenant     string            `json:"tenant,omitempty" doc:"Whose it is; counted against the ceiling of one tenant"`
+	Face       string            `json:"face" enum:"native,sessions,sandboxes,apps" doc:"The interface it was opened through, whose defaults and clock it has"`
 	CreatedAt  time.Time         `json:"created_at"`
 	Limits     Limits            `json:"limits"`
 	Network    Network           `json:"network"`
 	Labels     map[string]string `json:"labels,omitempty"`
+	Preparing  *Preparation      `json:"preparing,omitempty" doc:"How far the image is that it waits for"`
 	LastEnding *Ending           `json:"last_ending,omitempty" doc:"How the last environment or failed start ended"`
 }
 
 // OpenRequest creates the sandbox of a key or attaches to it.
 type OpenRequest struct {
 	Key     string            `json:"key,omitempty" doc:"1-64 of [A-Za-z0-9._-]; made up when empty" maxLength:"64"`
-	Runtime string            `json:"runtime,omitempty" doc:"Catalogue entry, default machine"`
+	Runtime string            `json:"runtime,omitempty" doc:"Catalogue entry, default the first one; without a catalogue: machine"`
 	Driver  string            `json:"driver,omitempty" doc:"Driver, default the host's first, or its first that runs images if image is set"`
 	Limits  Limits            `json:"limits,omitzero"`
 	Network Network           `json:"network,omitzero"`
 	Env     map[string]string `json:"env,omitempty" doc:"Environment of every command; values are write-only"`
 	Labels  map[string]string `json:"labels,omitempty"`
+	Tenant  string            `json:"tenant,omitempty" doc:"Whose it is, 1-64 of [A-Za-z0-9._-]; empty: nobody's, and counted against no tenant" maxLength:"64"`
 	Start   *bool             `json:"start,omitempty" doc:"Start the environment, default true"`
+	Prepare bool              `json:"prepare,omitempty" doc:"Answer when the image of its runtime is there, also with start false"`
 
 	// Image and OCIRuntime need a driver that runs images and a host that lets its
 	// callers choose.
 	Image      string `json:"image,omitempty" doc:"Reference of an image, as python:3.12-slim; pulled when it is not there" maxLength:"255"`
 	OCIRuntime string `json:"oci_runtime,omitempty" doc:"OCI runtime that the container engine knows, as runsc" maxLength:"64"`
+
+	// Face is set by the face that asks, never by its caller; empty means FaceNative.
+	Face string `json:"-"`
 }
 
-// Runtime describes a catalogue entry.
-type Runtime struct {
-	Name    string   `json:"name"`
-	Drivers []string `json:"drivers"`
-	Limits  Limits   `json:"limits"`
-	Network string   `json:"network"`
-}
+// The faces: each has its own defaults for limits and for how long a sandbox that
+// nobody uses lasts.
+const (
+	FaceNative    = "native"    // /v1
+	FaceSessions  = "sessions"  // the sessions wire
+	FaceSandboxes = "sandboxes" // the sandboxes wire
+	FaceApps      = "apps"      // apps of the control plane
+)
+
+// What programs may do with the root file system.
+const (
+	RootReadonly = "readonly"
+	RootWritable = "writable" // what they install lasts as long as the environment
+)
 
 const idAlphabet = "abcdefghijklmnopqrstuvwxyz234567"
 

@@ -90,47 +90,24 @@ func catalogueText(p Process, file string) ([]byte, error) {
 	return text, nil
 }
 
-// loadCatalogue answers the entries that a server of these settings offers: those of
-// the file or of the variable, else those that the program brings along. Two at once
-// are a mistake. Those for apps are there only where apps are.
-func loadCatalogue(p Process, file string, apps bool) ([]catalogue.Entry, error) {
-	variable := p.Getenv(catalogue.Variable)
-	entries := catalogue.Shipped()
-	var err error
-	switch {
-	case file != "" && variable != "":
-		return nil, sandboxd.Errorf(sandboxd.ClassInvalid, "there are two catalogues of runtimes: a file and the variable %s", catalogue.Variable).
-			WithHint("unset one of them")
-	case file != "":
-		var text []byte
-		if text, err = catalogueText(p, file); err == nil {
-			entries, err = catalogue.Load(text)
-		}
-	case variable != "":
-		entries, err = catalogue.Load([]byte(variable))
-	}
-	if err != nil {
-		return nil, err
-	}
-	return catalogue.Offered(entries, apps), nil
-}
-
 // printRuntimes writes the catalogue that a server of these settings offers, in the form
 // that was asked for.
 func printRuntimes(_ context.Context, p Process, o cli.PrintRuntimesOptions) error {
 	alias := o.Dockerfile + o.Briefing // at most one of them
-	entries, err := loadCatalogue(p, o.File, o.Apps || alias != "")
+	entries, err := loadCatalogue(o.CatalogueOptions)
 	if err != nil {
 		return err
 	}
+	if entries == nil {
+		entries = catalogue.Shipped()
+	}
+	entries = catalogue.Offered(entries, o.Apps || alias != "")
 	entry, known := catalogue.Find(entries, alias)
 	if alias != "" && !known {
 		return sandboxd.Errorf(sandboxd.ClassNotFound, "the catalogue has no runtime %q", alias).WithHint("sandboxd runtimes print shows it")
 	}
 	var text string
 	switch {
-	case o.BaseImage != "" && o.Dockerfile == "":
-		return sandboxd.Invalid("--base-image", "it goes with --dockerfile")
 	case o.Object:
 		text = string(catalogue.Object(entries)) + "\n"
 	case o.Compose:

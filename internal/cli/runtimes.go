@@ -15,16 +15,15 @@ type CheckRuntimesOptions struct {
 }
 
 // PrintRuntimesOptions are the flags of `sandboxd runtimes print`. At most one of the
-// forms is set.
+// forms is set. Without a catalogue it is the one that the program brings along.
 type PrintRuntimesOptions struct {
-	File       string `placeholder:"FILE" help:"Catalogue to print; else the one in SANDBOXD_RUNTIMES, else the one that the program brings along."`
+	CatalogueOptions
 	Apps       bool   `help:"With the runtimes that are for apps only."`
 	Object     bool   `xor:"form" help:"As one line, the value of SANDBOXD_RUNTIMES."`
 	Compose    bool   `xor:"form" help:"As the value has to be in a compose file: quoted, with $ doubled."`
 	Into       string `xor:"form" type:"path" placeholder:"FILE" help:"Into the lines of a compose file that set SANDBOXD_RUNTIMES."`
 	Dockerfile string `xor:"form" placeholder:"ALIAS" help:"What is built for a runtime."`
 	Briefing   string `xor:"form" placeholder:"ALIAS" help:"What a model is told about a runtime."`
-	BaseImage  string `name:"base-image" placeholder:"REF" help:"With --dockerfile: build upon this image."`
 }
 
 type runtimesCmd struct {

@@ -54,6 +54,7 @@ type openFlags struct {
 	CPUs    float64           `name:"cpus" placeholder:"N" help:"Cores; 2 by default."`
 	PIDs    int64             `name:"pids" placeholder:"N" help:"Processes and threads; 512 by default."`
 	Tmp     bytesFlag         `placeholder:"SIZE" help:"Size of /tmp; 64M by default."`
+	Tenant  string            `placeholder:"NAME" help:"Whose it is; counted against the tenant's ceiling."`
 	Labels  map[string]string `name:"label" mapsep:"none" placeholder:"K=V" help:"Attach a label; repeatable."`
 	Net     string            `enum:",none,proxy" default:"" placeholder:"MODE" help:"Network: none, the default, or proxy, which reaches what --allow says."`
 	Allow   []string          `sep:"none" placeholder:"HOST" help:"What the proxy lets through: host, *.host, * for everything public, an address or a prefix, each with :PORT or without; repeatable, implies --net proxy."`
@@ -65,7 +66,7 @@ func (f openFlags) request() sandboxd.OpenRequest {
 	if f.Net == "" && len(f.Allow)+len(f.Deny) > 0 {
 		network.Mode = sandboxd.NetworkProxy
 	}
-	return sandboxd.OpenRequest{Runtime: f.Runtime, Driver: f.Driver, Image: f.Image, OCIRuntime: f.OCI, Labels: f.Labels, Network: network,
+	return sandboxd.OpenRequest{Runtime: f.Runtime, Driver: f.Driver, Image: f.Image, OCIRuntime: f.OCI, Tenant: f.Tenant, Labels: f.Labels, Network: network,
 		Limits: sandboxd.Limits{MemoryBytes: int64(f.Memory), CPUs: f.CPUs, PIDs: f.PIDs, TmpBytes: int64(f.Tmp)}}
 }
 

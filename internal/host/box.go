@@ -28,6 +28,8 @@ type box struct {
 	env   *environment
 	files sandboxd.Files
 	gate  *egress.Gate // of a sandbox with a proxy, once it was needed
+	// unprepare ends the wait for the image of its runtime; nil when it does not wait.
+	unprepare context.CancelCauseFunc
 }
 
 func newBox(h *Host, rec sandboxd.SandboxRecord, d sandboxd.Driver) *box {

@@ -307,7 +307,7 @@ func TestOrphansAreReapedAfterTheirGraceOneAtATime(t *testing.T) {
 func TestAnEarlierHostsSandboxIsKnownByItsRecord(t *testing.T) {
 	dir, st := t.TempDir(), store.NewMemory()
 	rec, _, err := st.Create(t.Context(), sandboxd.SandboxRecord{Sandbox: sandboxd.Sandbox{ID: sandboxd.NewID(), Key: "k", State: sandboxd.StateCold,
-		Driver: "fake", Runtime: sandboxd.RuntimeMachine, CreatedAt: time.Now().Add(time.Hour)}}, testUIDs())
+		Driver: "fake", Runtime: sandboxd.RuntimeMachine, Root: sandboxd.RootReadonly, Face: sandboxd.FaceNative, CreatedAt: time.Now().Add(time.Hour)}}, testUIDs())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,6 +1,7 @@
 package host
 
 import (
+	"cmp"
 	"strings"
 
 	"sandboxd"
@@ -23,13 +24,11 @@ func (h *Host) checkOpen(req *sandboxd.OpenRequest) error {
 	if !sandboxd.ValidKey(req.Key) {
 		return sandboxd.Invalid("key", "must be 1 to 64 of A-Z a-z 0-9 . _ - and not begin with '-'")
 	}
-	if req.Runtime == "" {
-		req.Runtime = sandboxd.RuntimeMachine
+	if req.Tenant != "" && !sandboxd.ValidKey(req.Tenant) {
+		return sandboxd.Invalid("tenant", "must be 1 to 64 of A-Z a-z 0-9 . _ - and not begin with '-'")
 	}
-	if req.Runtime != sandboxd.RuntimeMachine {
-		return sandboxd.Invalid("runtime", "no such runtime").WithHint("GET /v1/runtimes lists them")
-	}
-	if err := h.checkDriver(req); err != nil {
+	req.Face = cmp.Or(req.Face, sandboxd.FaceNative)
+	if err := h.checkRuntime(req); err != nil {
 		return err
 	}
 	if err := checkEnv(req.Env); err != nil {

@@ -38,6 +38,8 @@ var floors = []struct {
 	{"internal/workspace/workspacetest", []string{".", "internal/captest"}, "the suite of Files knows the contract only"},
 	{"internal/workspace/...", []string{".", "internal/failpoint", "internal/workspace/..."}, "mechanism"},
 	{"internal/store/...", []string{".", "internal/failpoint", "internal/store/..."}, "mechanism"},
+	{"internal/builder", []string{".", "internal/catalogue/recipe"}, "mechanism: builds what it is told to, and knows no sandbox"},
+	{"internal/runtimes", []string{".", "internal/builder", "internal/catalogue", "internal/catalogue/recipe"}, "joins a catalogue and a builder; hosts know it by its contract"},
 	{"internal/driver/pool", nil, "decides how many of what are kept ready, and not what they are"},
 	{"internal/driver/process/...", []string{".", "internal/failpoint", "internal/isolate/...", "internal/guest/wire", "internal/guest/inside", "internal/driver/initbin", "internal/driver/pool", "internal/driver/queue", "internal/driver/process/..."}, "a driver makes environments; it runs no command and opens no file of a workspace"},
 	{"internal/driver/docker/dockertest", []string{"internal/captest"}, "where tests find an engine"},

@@ -9,7 +9,8 @@ import (
 )
 
 const sandboxColumns = `id, key, state, generation, driver, runtime, uid, created_at,
-	nonce, handle, limits_json, labels_json, env_json, ending_json, image, oci_runtime, network_json`
+	nonce, handle, limits_json, labels_json, env_json, ending_json, image, oci_runtime, network_json,
+	root, tenant, face`
 
 // row is what *sql.Row and *sql.Rows have in common.
 type row interface{ Scan(dest ...any) error }
@@ -20,7 +21,8 @@ func scanSandbox(from row) (sandboxd.SandboxRecord, error) {
 	var handle []byte
 	var limits, labels, env, ending, network string
 	err := from.Scan(&rec.ID, &rec.Key, &rec.State, &rec.Generation, &rec.Driver, &rec.Runtime, &rec.UID, &created,
-		&rec.Nonce, &handle, &limits, &labels, &env, &ending, &rec.Image, &rec.OCIRuntime, &network)
+		&rec.Nonce, &handle, &limits, &labels, &env, &ending, &rec.Image, &rec.OCIRuntime, &network,
+		&rec.Root, &rec.Tenant, &rec.Face)
 	if err != nil {
 		return sandboxd.SandboxRecord{}, err
 	}
@@ -90,7 +92,7 @@ func (s *sqliteStore) Create(ctx context.Context, rec sandboxd.SandboxRecord, po
 		}
 		_, err = tx.StmtContext(ctx, s.in.insertSandbox).ExecContext(ctx, rec.ID, rec.Key, rec.State, rec.Generation, rec.Driver,
 			rec.Runtime, rec.UID, toMicros(rec.CreatedAt), rec.Nonce, blob(rec.Handle), limits, labels, env, ending,
-			rec.Image, rec.OCIRuntime, network)
+			rec.Image, rec.OCIRuntime, network, rec.Root, rec.Tenant, rec.Face)
 		return err
 	})
 	if err != nil {
@@ -259,7 +261,7 @@ func (s *sqliteStore) Update(ctx context.Context, id string, fn func(*sandboxd.S
 			return err
 		}
 		_, err = tx.StmtContext(ctx, s.in.updateSandbox).ExecContext(ctx, id, rec.State, rec.Generation, rec.Driver, rec.Runtime,
-			rec.Nonce, blob(rec.Handle), limits, labels, env, ending)
+			rec.Nonce, blob(rec.Handle), limits, labels, env, ending, rec.Image)
 		return err
 	})
 	if err != nil {

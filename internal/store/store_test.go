@@ -124,13 +124,14 @@ func TestSQLiteKeepsEverythingOverAReopen(t *testing.T) {
 	}
 }
 
-// TestARecordFromBeforeNetworksHasNone opens a database as it was before
-// sandboxes could have one.
-func TestARecordFromBeforeNetworksHasNone(t *testing.T) {
+// TestARecordOfAnEarlierSchemaHasDefaults opens a database as it was before sandboxes
+// could have a network, a tenant, a face or a root that takes writes.
+func TestARecordOfAnEarlierSchemaHasDefaults(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "host.db")
 	s := open(t, path)
 	rec := storetest.NewRecord("old")
 	rec.Network = sandboxd.Network{Mode: sandboxd.NetworkProxy, Allow: []string{"*"}}
+	rec.Root, rec.Tenant, rec.Face = sandboxd.RootWritable, "acme", sandboxd.FaceSessions
 	rec, _, err := s.Create(t.Context(), rec, pool)
 	if err != nil {
 		t.Fatal(err)
@@ -139,7 +140,8 @@ func TestARecordFromBeforeNetworksHasNone(t *testing.T) {
 		t.Fatal(err)
 	}
 	db, err := sql.Open("sqlite", path)
-	for _, text := range []string{`alter table sandboxes drop column network_json`, `delete from goose_db_version where version_id >= 5`} {
+	for _, text := range []string{`alter table sandboxes drop column network_json`, `alter table sandboxes drop column root`,
+		`alter table sandboxes drop column tenant`, `alter table sandboxes drop column face`, `delete from goose_db_version where version_id >= 5`} {
 		if err == nil {
 			_, err = db.Exec(text)
 		}
@@ -153,7 +155,9 @@ func TestARecordFromBeforeNetworksHasNone(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(sandboxd.Network{Mode: sandboxd.NetworkNone}, got.Network); diff != "" {
+	want := rec
+	want.Network, want.Root, want.Tenant, want.Face = sandboxd.Network{Mode: sandboxd.NetworkNone}, sandboxd.RootReadonly, "", sandboxd.FaceNative
+	if diff := cmp.Diff(want, got); diff != "" {
 		t.Fatal(diff)
 	}
 }

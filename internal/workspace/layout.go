@@ -49,6 +49,9 @@ type Meta struct {
 	Driver     string            `json:"driver"`
 	Image      string            `json:"image,omitempty"`
 	OCIRuntime string            `json:"oci_runtime,omitempty"`
+	Root       string            `json:"root,omitempty"`
+	Tenant     string            `json:"tenant,omitempty"`
+	Face       string            `json:"face,omitempty"`
 	Limits     sandboxd.Limits   `json:"limits"`
 	Network    sandboxd.Network  `json:"network,omitzero"`
 	Labels     map[string]string `json:"labels,omitempty"`
