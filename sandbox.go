@@ -17,32 +17,35 @@ func InSeconds(d time.Duration) Seconds { return Seconds(d.Seconds()) }
 // State is where a sandbox stands. Transitions lists the moves between states.
 type State string
 
-// The states that exist so far. cold: files, no environment. lost: the record
-// says there was an environment or files and the host finds neither.
+// The states that exist so far. cold: files, no environment. preparing: it waits for
+// the image of its runtime. lost: the record says there was an environment or files and
+// the host finds neither.
 const (
-	StateCold     State = "cold"
-	StateStarting State = "starting"
-	StateRunning  State = "running"
-	StateStopping State = "stopping"
-	StateLost     State = "lost"
-	StateDeleting State = "deleting"
-	StateDeleted  State = "deleted"
+	StateCold      State = "cold"
+	StatePreparing State = "preparing"
+	StateStarting  State = "starting"
+	StateRunning   State = "running"
+	StateStopping  State = "stopping"
+	StateLost      State = "lost"
+	StateDeleting  State = "deleting"
+	StateDeleted   State = "deleted"
 )
 
 // States lists every state, for tests that must reach each.
 func States() []State {
-	return []State{StateCold, StateStarting, StateRunning, StateStopping, StateLost, StateDeleting, StateDeleted}
+	return []State{StateCold, StatePreparing, StateStarting, StateRunning, StateStopping, StateLost, StateDeleting, StateDeleted}
 }
 
 var transitions = map[State][]State{
-	"":            {StateCold},
-	StateCold:     {StateStarting, StateDeleting, StateLost},
-	StateStarting: {StateRunning, StateCold, StateDeleting},
-	StateRunning:  {StateStopping, StateCold, StateDeleting},
-	StateStopping: {StateCold, StateDeleting},
-	StateLost:     {StateDeleting},
-	StateDeleting: {StateDeleted},
-	StateDeleted:  {},
+	"":             {StateCold},
+	StateCold:      {StatePreparing, StateStarting, StateDeleting, StateLost},
+	StatePreparing: {StateStarting, StateCold, StateDeleting},
+	StateStarting:  {StateRunning, StateCold, StateDeleting},
+	StateRunning:   {StateStopping, StateCold, StateDeleting},
+	StateStopping:  {StateCold, StateDeleting},
+	StateLost:      {StateDeleting},
+	StateDeleting:  {StateDeleted},
+	StateDeleted:   {},
 }
 
 // CanMove says whether the table of transitions allows from -> to. A record is
@@ -80,9 +83,6 @@ func DefaultLimits() Limits {
 	return Limits{MemoryBytes: 1 << 30, CPUs: 2, PIDs: 512, TmpBytes: 64 << 20, OpenFiles: 4096}
 }
 
-// RuntimeMachine is the built-in runtime: the machine's own /usr, read-only.
-const RuntimeMachine = "machine"
-
 // WorkDir is where a sandbox sees its workspace.
 const WorkDir = "/workspace"
 
@@ -93,7 +93,7 @@ const HomeDir = "/home/sandbox"
 type Sandbox struct {
 	ID         string            `json:"id" doc:"One life of the key, 20 lower-case base32 characters"`
 	Key        string            `json:"key" doc:"The name it was opened by"`
-	State      State             `json:"state" enum:"cold,starting,running,stopping,lost,deleting,deleted"`
+	State      State             `json:"state" enum:"cold,preparing,starting,running,stopping,lost,deleting,deleted"`
 	Generation int64             `json:"generation" doc:"Environments this id has had"`
 	Driver     string            `json:"driver"`
 	Runtime    string            `json:"runtime"`
@@ -106,13 +106,14 @@ type Sandbox struct {
 	Limits     Limits            `json:"limits"`
 	Network    Network           `json:"network"`
 	Labels     map[string]string `json:"labels,omitempty"`
+	Preparing  *Preparation      `json:"preparing,omitempty" doc:"How far the image is that it waits for"`
 	LastEnding *Ending           `json:"last_ending,omitempty" doc:"How the last environment or failed start ended"`
 }
 
 // OpenRequest creates the sandbox of a key or attaches to it.
 type OpenRequest struct {
 	Key     string            `json:"key,omitempty" doc:"1-64 of [A-Za-z0-9._-]; made up when empty" maxLength:"64"`
-	Runtime string            `json:"runtime,omitempty" doc:"Catalogue entry, default machine"`
+	Runtime string            `json:"runtime,omitempty" doc:"Catalogue entry, default the first one; without a catalogue: machine"`
 	Driver  string            `json:"driver,omitempty" doc:"Driver, default the host's first, or its first that runs images if image is set"`
 	Limits  Limits            `json:"limits,omitzero"`
 	Network Network           `json:"network,omitzero"`
@@ -120,6 +121,7 @@ type OpenRequest struct {
 	Labels  map[string]string `json:"labels,omitempty"`
 	Tenant  string            `json:"tenant,omitempty" doc:"Whose it is, 1-64 of [A-Za-z0-9._-]; empty: nobody's, and counted against no tenant" maxLength:"64"`
 	Start   *bool             `json:"start,omitempty" doc:"Start the environment, default true"`
+	Prepare bool              `json:"prepare,omitempty" doc:"Answer when the image of its runtime is there, also with start false"`
 
 	// Image and OCIRuntime need a driver that runs images and a host that lets its
 	// callers choose.
@@ -144,14 +146,6 @@ const (
 	RootReadonly = "readonly"
 	RootWritable = "writable" // what they install lasts as long as the environment
 )
-
-// Runtime describes a catalogue entry.
-type Runtime struct {
-	Name    string   `json:"name"`
-	Drivers []string `json:"drivers"`
-	Limits  Limits   `json:"limits"`
-	Network string   `json:"network"`
-}
 
 const idAlphabet = "abcdefghijklmnopqrstuvwxyz234567"
 

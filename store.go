@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// SandboxRecord is what a host keeps of one id. Key, ID, UID, Image,
-// OCIRuntime, Root, Tenant, Face, Network and CreatedAt never change.
+// SandboxRecord is what a host keeps of one id. Key, ID, UID, OCIRuntime, Root,
+// Tenant, Face, Network and CreatedAt never change; Image does with a new generation.
 type SandboxRecord struct {
 	Sandbox
 	UID    uint32            // owner of the files, from the pool, for the life of the id

@@ -65,25 +65,27 @@ func examine(ctx context.Context, names []string, cfg driverConfig) []candidate 
 }
 
 // chooseDrivers makes the drivers that a server offers. Whoever names one gets it
-// or an error; auto takes all that work.
-func chooseDrivers(ctx context.Context, choice string, cfg driverConfig) ([]sandboxd.Driver, error) {
+// or an error; auto takes all that work. Beside them, by name, is what they can do.
+func chooseDrivers(ctx context.Context, choice string, cfg driverConfig) ([]sandboxd.Driver, map[string]sandboxd.Capabilities, error) {
 	names := []string{choice}
 	if choice == "auto" {
 		names = realDrivers
 	}
 	var drivers []sandboxd.Driver
+	can := map[string]sandboxd.Capabilities{}
 	var failed []string
 	var hint string
 	for _, c := range examine(ctx, names, cfg) {
 		switch {
 		case c.err != nil:
-			return nil, c.err
+			return nil, nil, c.err
 		case c.found.Works:
 			drivers = append(drivers, c.driver)
+			can[c.name] = c.found.Capabilities
 			continue
 		}
 		if err := c.driver.Close(); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		cfg.Log.Info("a driver is not offered", "driver", c.name, "reason", c.found.Reason)
 		failed = append(failed, "the "+c.name+" driver cannot work here: "+c.found.Reason)
@@ -92,10 +94,10 @@ func chooseDrivers(ctx context.Context, choice string, cfg driverConfig) ([]sand
 		}
 	}
 	if len(drivers) > 0 {
-		return drivers, nil
+		return drivers, can, nil
 	}
 	if hint == "" {
 		hint = "`sandboxd doctor` says what is missing and why"
 	}
-	return nil, sandboxd.Errorf(sandboxd.ClassUnavailable, "%s", strings.Join(failed, "; ")).WithHint("%s", hint)
+	return nil, nil, sandboxd.Errorf(sandboxd.ClassUnavailable, "%s", strings.Join(failed, "; ")).WithHint("%s", hint)
 }

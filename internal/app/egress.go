@@ -100,10 +100,9 @@ func parseCertificates(text []byte) (list []*x509.Certificate, bad error) {
 	return list, bad
 }
 
-// writeBundle puts what sandboxes are to trust into the data directory: what the
-// machine trusts and, behind it, the operator's own. It answers the file, "" when
-// there is nothing to trust.
-func writeBundle(dir *datadir.Dir, operators string) (string, error) {
+// bundleText is what sandboxes and builds are to trust: what the machine trusts and,
+// behind it, the operator's own. It is empty when there is nothing to trust.
+func bundleText(operators string) ([]byte, error) {
 	var all []*x509.Certificate
 	for _, name := range machineRoots {
 		if text, err := os.ReadFile(name); err == nil {
@@ -115,7 +114,7 @@ func writeBundle(dir *datadir.Dir, operators string) (string, error) {
 	if operators != "" {
 		extra, err := certificates(operators)
 		if err != nil {
-			return "", err
+			return nil, err
 		}
 		all = append(all, extra...)
 	}
@@ -125,12 +124,19 @@ func writeBundle(dir *datadir.Dir, operators string) (string, error) {
 		if !seen[string(c.Raw)] {
 			seen[string(c.Raw)] = true
 			if err := pem.Encode(&text, &pem.Block{Type: "CERTIFICATE", Bytes: c.Raw}); err != nil {
-				return "", err
+				return nil, err
 			}
 		}
 	}
-	if len(all) == 0 {
-		return "", nil
+	return text.Bytes(), nil
+}
+
+// writeBundle puts what sandboxes are to trust into the data directory. It answers the
+// file, "" when there is nothing to trust.
+func writeBundle(dir *datadir.Dir, operators string) (string, error) {
+	text, err := bundleText(operators)
+	if err != nil || len(text) == 0 {
+		return "", err
 	}
 	// A new file and not a new content: sandboxes that run have the old one mounted.
 	name := filepath.Join(dir.Path, "run", "ca.pem")
@@ -138,7 +144,7 @@ func writeBundle(dir *datadir.Dir, operators string) (string, error) {
 		return "", sandboxd.Wrap(sandboxd.ClassUnavailable, err, "the data directory cannot be used")
 	}
 	temp := name + ".new"
-	if err := errors.Join(os.WriteFile(temp, text.Bytes(), 0o600), os.Chmod(temp, 0o644), os.Rename(temp, name)); err != nil {
+	if err := errors.Join(os.WriteFile(temp, text, 0o600), os.Chmod(temp, 0o644), os.Rename(temp, name)); err != nil {
 		return "", sandboxd.Wrap(sandboxd.ClassUnavailable, err, "the certificates for sandboxes cannot be written")
 	}
 	return name, nil

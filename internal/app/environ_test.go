@@ -32,7 +32,7 @@ func TestCheckEnviron(t *testing.T) {
 
 func TestSettingsAreThoseOfTheCommandLine(t *testing.T) {
 	want := []string{"SANDBOXD_TOKEN"}
-	for f := range reflect.TypeFor[cli.ServeOptions]().Fields() {
+	for _, f := range reflect.VisibleFields(reflect.TypeFor[cli.ServeOptions]()) {
 		if name := f.Tag.Get("setting"); name != "" {
 			want = append(want, name)
 		}

@@ -49,7 +49,7 @@ func runSelftest(ctx context.Context, p Process, o cli.SelftestOptions) (green b
 	if err != nil {
 		return false, sandboxd.Wrap(sandboxd.ClassUnavailable, err, "there is no prober")
 	}
-	drivers, err := chooseDrivers(ctx, o.Driver, driverConfig{Data: filepath.Join(dir, "embedded"), Log: log})
+	drivers, _, err := chooseDrivers(ctx, o.Driver, driverConfig{Data: filepath.Join(dir, "embedded"), Log: log})
 	if err != nil {
 		return false, err
 	}

@@ -132,7 +132,7 @@ func (s *server) open(ctx context.Context) error {
 }
 
 func (s *server) openHost(ctx context.Context, dir *datadir.Dir) error {
-	drivers, err := chooseDrivers(ctx, s.o.Driver, driverConfig{Data: dir.Path, Engine: s.p.Getenv("DOCKER_HOST"),
+	drivers, can, err := chooseDrivers(ctx, s.o.Driver, driverConfig{Data: dir.Path, Engine: s.p.Getenv("DOCKER_HOST"),
 		Image: s.o.DefaultImage, OCIRuntime: s.o.OCIRuntime, Log: s.log})
 	if err != nil {
 		return err
@@ -156,13 +156,21 @@ func (s *server) openHost(ctx context.Context, dir *datadir.Dir) error {
 	if err != nil {
 		return err
 	}
-	s.host, err = host.New(ctx, host.Config{DataDir: dir.Path, Store: db, Drivers: drivers, UIDs: uids(),
-		MaxSandboxes: s.o.MaxSandboxes, Ready: s.o.Ready, Images: s.o.Images == "any",
-		Egress: s.egress, CABundle: bundle, Trust: s.o.CABundle != "", Log: s.log})
+	set, err := s.openRuntimes(dir, drivers)
 	if err != nil {
 		return err
 	}
+	cfg := host.Config{DataDir: dir.Path, Store: db, Drivers: drivers, UIDs: uids(),
+		MaxSandboxes: s.o.MaxSandboxes, Ready: s.o.Ready, Images: s.o.Images == "any",
+		Egress: s.egress, CABundle: bundle, Trust: s.o.CABundle != "", Capabilities: can, Log: s.log}
+	if set != nil {
+		cfg.Runtimes = set
+	}
+	if s.host, err = host.New(ctx, cfg); err != nil {
+		return err
+	}
 	s.opened.add("host", func(context.Context) error { return s.host.Close() })
+	s.prewarm(set)
 	return nil
 }
 

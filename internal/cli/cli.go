@@ -47,6 +47,10 @@ type Roles struct {
 	Doctor  func(context.Context, Process, DoctorOptions) error
 	// Selftest prints its report; green says whether everything holds.
 	Selftest func(context.Context, Process, SelftestOptions) (green bool, err error)
+	Prepare  func(context.Context, Process, PrepareOptions) error
+	// CheckRuntimes prints what is wrong with a catalogue, or what is in it.
+	CheckRuntimes func(context.Context, Process, CheckRuntimesOptions) (right bool, err error)
+	PrintRuntimes func(context.Context, Process, PrintRuntimesOptions) error
 }
 
 // Version is what `sandboxd version` says.
@@ -58,22 +62,24 @@ type Version struct {
 
 // ServeOptions are the settings of `sandboxd serve`.
 type ServeOptions struct {
-	Data            string   `name:"data" placeholder:"DIR" setting:"SANDBOXD_DATA" help:"Data directory (default: /var/lib/sandboxed for root, else in the user's state directory)."`
-	Listen          string   `placeholder:"ADDR" default:"127.0.0.1:9090" setting:"SANDBOXD_LISTEN" help:"Address of the API, ${default} by default; port 0 takes a free one."`
-	HostListen      string   `placeholder:"ADDR" setting:"SANDBOXD_HOST_LISTEN" help:"Address of the host's own API for a remote control; off by default."`
-	ProtectedBy     string   `placeholder:"TEXT" setting:"SANDBOXD_PROTECTED_BY" help:"How an address beyond this machine is protected, as 'caddy with TLS'; needed to listen on one."`
-	AllowedHosts    []string `name:"allowed-host" placeholder:"NAME" setting:"SANDBOXD_ALLOWED_HOSTS" help:"Name by which the server may be asked, as that of the proxy before it; repeatable. Addresses and localhost always may."`
-	Driver          string   `default:"auto" enum:"auto,process,docker,fake" setting:"SANDBOXD_DRIVER" help:"How sandboxes are isolated: auto (every driver that works here, process first), process, docker (containers, by the engine at DOCKER_HOST or its default socket), or fake, which isolates nothing and is for tests."`
-	DefaultImage    string   `name:"default-image" placeholder:"REF" setting:"SANDBOXD_DEFAULT_IMAGE" help:"Image of sandboxes in containers that name none."`
-	OCIRuntime      string   `name:"oci-runtime" placeholder:"NAME" setting:"SANDBOXD_OCI_RUNTIME" help:"OCI runtime of containers that name none, as runsc; the engine's default otherwise."`
-	Images          string   `default:"any" enum:"any,none" setting:"SANDBOXD_IMAGES" help:"Which images and OCI runtimes a holder of the API key may name: any, the default, or none."`
-	MaxSandboxes    int      `default:"${max_sandboxes}" setting:"SANDBOXD_MAX_SANDBOXES" help:"Most sandboxes that run at once, ${default} by default; stopped ones do not count."`
-	Ready           int      `placeholder:"N" default:"8" setting:"SANDBOXD_READY" help:"Most environments that are kept ready for sandboxes that will be opened, ${default} by default; how many are follows what is opened, and each counts as a sandbox that runs until one needs its place. 0 for none."`
-	EgressAllow     []string `name:"egress-allow-address" placeholder:"ADDR" setting:"SANDBOXD_EGRESS_ALLOW_ADDRESS" help:"Address or prefix that sandboxes with the network proxy may reach although it is private or this machine's, as 10.1.2.0/24 or 192.0.2.7:443; repeatable."`
-	EgressUpstream  string   `placeholder:"URL" setting:"SANDBOXD_EGRESS_UPSTREAM" help:"Proxy through which they reach the outside, as http://proxy:3128; none by default."`
-	CABundle        string   `name:"ca-bundle" type:"path" placeholder:"FILE" setting:"SANDBOXD_CA_BUNDLE" help:"Certificates (PEM) that programs in sandboxes trust beside the machine's own."`
-	StopOnInterrupt bool     `help:"Stop every sandbox on SIGINT, as on a terminal."`
-	LogFormat       string   `default:"text" enum:"text,json" setting:"SANDBOXD_LOG_FORMAT" help:"Log lines as text or json."`
+	Data           string   `name:"data" placeholder:"DIR" setting:"SANDBOXD_DATA" help:"Data directory (default: /var/lib/sandboxed for root, else in the user's state directory)."`
+	Listen         string   `placeholder:"ADDR" default:"127.0.0.1:9090" setting:"SANDBOXD_LISTEN" help:"Address of the API, ${default} by default; port 0 takes a free one."`
+	HostListen     string   `placeholder:"ADDR" setting:"SANDBOXD_HOST_LISTEN" help:"Address of the host's own API for a remote control; off by default."`
+	ProtectedBy    string   `placeholder:"TEXT" setting:"SANDBOXD_PROTECTED_BY" help:"How an address beyond this machine is protected, as 'caddy with TLS'; needed to listen on one."`
+	AllowedHosts   []string `name:"allowed-host" placeholder:"NAME" setting:"SANDBOXD_ALLOWED_HOSTS" help:"Name by which the server may be asked, as that of the proxy before it; repeatable. Addresses and localhost always may."`
+	Driver         string   `default:"auto" enum:"auto,process,docker,fake" setting:"SANDBOXD_DRIVER" help:"How sandboxes are isolated: auto (every driver that works here, process first), process, docker (containers, by the engine at DOCKER_HOST or its default socket), or fake, which isolates nothing and is for tests."`
+	DefaultImage   string   `name:"default-image" placeholder:"REF" setting:"SANDBOXD_DEFAULT_IMAGE" help:"Image of sandboxes in containers that name none."`
+	OCIRuntime     string   `name:"oci-runtime" placeholder:"NAME" setting:"SANDBOXD_OCI_RUNTIME" help:"OCI runtime of containers that name none, as runsc; the engine's default otherwise."`
+	Images         string   `default:"any" enum:"any,none" setting:"SANDBOXD_IMAGES" help:"Which images and OCI runtimes a holder of the API key may name: any, the default, or none."`
+	MaxSandboxes   int      `default:"${max_sandboxes}" setting:"SANDBOXD_MAX_SANDBOXES" help:"Most sandboxes that run at once, ${default} by default; stopped ones do not count."`
+	Ready          int      `placeholder:"N" default:"8" setting:"SANDBOXD_READY" help:"Most environments that are kept ready for sandboxes that will be opened, ${default} by default; how many are follows what is opened, and each counts as a sandbox that runs until one needs its place. 0 for none."`
+	EgressAllow    []string `name:"egress-allow-address" placeholder:"ADDR" setting:"SANDBOXD_EGRESS_ALLOW_ADDRESS" help:"Address or prefix that sandboxes with the network proxy may reach although it is private or this machine's, as 10.1.2.0/24 or 192.0.2.7:443; repeatable."`
+	EgressUpstream string   `placeholder:"URL" setting:"SANDBOXD_EGRESS_UPSTREAM" help:"Proxy through which they reach the outside, as http://proxy:3128; none by default."`
+	CABundle       string   `name:"ca-bundle" type:"path" placeholder:"FILE" setting:"SANDBOXD_CA_BUNDLE" help:"Certificates (PEM) that programs in sandboxes trust beside the machine's own."`
+	Prewarm        bool     `default:"true" negatable:"" setting:"SANDBOXD_PREWARM" help:"Build the images of all runtimes when the server starts, behind its back; on by default."`
+	RuntimeOptions
+	StopOnInterrupt bool   `help:"Stop every sandbox on SIGINT, as on a terminal."`
+	LogFormat       string `default:"text" enum:"text,json" setting:"SANDBOXD_LOG_FORMAT" help:"Log lines as text or json."`
 }
 
 // DoctorOptions are the flags of `sandboxd doctor`.
@@ -123,10 +129,12 @@ type grammar struct {
 	Logs       logsCmd       `cmd:"" help:"Print the output of a command."`
 	Network    networkCmd    `cmd:"" help:"Say what a sandbox's proxy let through and what it refused, and why."`
 	Port       portCmd       `cmd:"" help:"Reach a port of a sandbox on 127.0.0.1 here, or list its ports."`
+	Runtimes   runtimesCmd   `cmd:"" help:"List what the server offers to open, or check and print a catalogue of runtimes."`
 	Stop       stopCmd       `cmd:"" help:"Stop sandboxes and keep their files, or stop one command."`
 	Rm         rmCmd         `cmd:"" help:"Delete sandboxes with their files."`
 	MCP        mcpCmd        `cmd:"" name:"mcp" help:"Serve MCP on stdin and stdout: one sandbox for one agent."`
 	Doctor     doctorCmd     `cmd:"" help:"Say how well this machine can isolate, line by line."`
+	Prepare    prepareCmd    `cmd:"" help:"Build the images of runtimes before a server needs them, as in a deploy."`
 	Selftest   selftestCmd   `cmd:"" help:"Try to break out of sandboxes of its own, and say what holds on this machine."`
 	Completion completionCmd `cmd:"" help:"Print a completion script for a shell."`
 	Version    versionCmd    `cmd:"" help:"Print the version."`
@@ -257,7 +265,11 @@ func hoist(args []string) []string {
 	if at == 0 || at >= len(args) {
 		return args
 	}
-	return slices.Concat(args[at:at+1], args[:at], args[at+1:])
+	words := 1
+	if args[at] == "runtimes" && at+1 < len(args) && !strings.HasPrefix(args[at+1], "-") {
+		words = 2 // the one command that has others below it
+	}
+	return slices.Concat(args[at:at+words], args[:at], args[at+words:])
 }
 
 // settings fills flags from the environment, by their `setting` tag. A flag on

@@ -29,6 +29,8 @@ type box struct {
 	env   *environment
 	files sandboxd.Files
 	gate  *egress.Gate // of a sandbox with a proxy, once it was needed
+	// unprepare ends the wait for the image of its runtime; nil when it does not wait.
+	unprepare context.CancelCauseFunc
 
 	written atomic.Int64 // bytes of output
 }

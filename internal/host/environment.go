@@ -42,7 +42,7 @@ func newEnvironment(b *box, rec sandboxd.SandboxRecord) (*environment, error) {
 		return nil, err
 	}
 	env := &environment{
-		b: b, generation: rec.Generation, nonce: rec.Nonce, vars: rec.Env, gate: gate, memory: rec.Limits.MemoryBytes,
+		b: b, generation: rec.Generation, nonce: rec.Nonce, vars: b.h.varsOf(rec), gate: gate, memory: rec.Limits.MemoryBytes,
 		up: make(chan struct{}), gone: make(chan struct{}), commands: map[string]*command{},
 	}
 	env.ctx, env.detach = context.WithCancel(b.h.ctx)

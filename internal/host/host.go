@@ -43,6 +43,11 @@ type Config struct {
 	Ready int
 	// Images lets callers name an image and an OCI runtime, where a driver has them.
 	Images bool
+	// Runtimes is the catalogue; nil means the runtime machine alone.
+	Runtimes sandboxd.Runtimes
+	// Capabilities are what the drivers can do, by their names; what is not said of a
+	// driver it cannot do for a runtime of the catalogue.
+	Capabilities map[string]sandboxd.Capabilities
 	// OrphanGrace is how long an environment that no record explains is left alone
 	// after start. 0 means 30 s.
 	OrphanGrace time.Duration
@@ -165,7 +170,7 @@ func (h *Host) StopAll(ctx context.Context) error {
 	errs := make([]error, len(recs))
 	var wg sync.WaitGroup
 	for i, rec := range recs {
-		if !rec.State.HasEnvironment() {
+		if !rec.State.HasEnvironment() && rec.State != sandboxd.StatePreparing {
 			continue
 		}
 		wg.Go(func() { _, errs[i] = h.Stop(ctx, rec.ID) })
@@ -262,7 +267,7 @@ func (h *Host) record(ctx context.Context, id string) (sandboxd.SandboxRecord, e
 // Get implements sandboxd.Host.
 func (h *Host) Get(ctx context.Context, id string) (sandboxd.Sandbox, error) {
 	rec, err := h.record(ctx, id)
-	return rec.Sandbox, err
+	return h.seen(rec), err
 }
 
 // List implements sandboxd.Host.
@@ -276,7 +281,7 @@ func (h *Host) List(ctx context.Context, key string) ([]sandboxd.Sandbox, error)
 		if err != nil {
 			return nil, err
 		}
-		return append(list, rec.Sandbox), nil
+		return append(list, h.seen(rec)), nil
 	}
 	pace.Serve("")
 	recs, err := h.store.List(ctx)
@@ -285,7 +290,7 @@ func (h *Host) List(ctx context.Context, key string) ([]sandboxd.Sandbox, error)
 	}
 	for _, rec := range recs {
 		if rec.State != sandboxd.StateDeleting {
-			list = append(list, rec.Sandbox)
+			list = append(list, h.seen(rec))
 		}
 	}
 	return list, nil
@@ -305,15 +310,6 @@ func (h *Host) Files(ctx context.Context, id string) (sandboxd.Files, error) {
 		return nil, sandboxd.Errorf(sandboxd.ClassUnavailable, "the files of this sandbox are lost")
 	}
 	return b.openFiles()
-}
-
-// Runtimes implements sandboxd.Host: one built-in entry until there is a catalogue.
-func (h *Host) Runtimes(context.Context) ([]sandboxd.Runtime, error) {
-	names := make([]string, 0, len(h.cfg.Drivers))
-	for _, d := range h.cfg.Drivers {
-		names = append(names, d.Name())
-	}
-	return []sandboxd.Runtime{{Name: sandboxd.RuntimeMachine, Drivers: names, Limits: sandboxd.DefaultLimits(), Network: "none"}}, nil
 }
 
 // reserve takes a place for id, or says what holds the places.

@@ -36,7 +36,7 @@ func (h *Host) Open(ctx context.Context, req sandboxd.OpenRequest) (sandboxd.San
 	rec := sandboxd.SandboxRecord{
 		Sandbox: sandboxd.Sandbox{
 			ID: sandboxd.NewID(), Key: req.Key, State: sandboxd.StateCold, Driver: req.Driver, Runtime: req.Runtime,
-			Image: req.Image, OCIRuntime: req.OCIRuntime, Root: sandboxd.RootReadonly, Tenant: req.Tenant, Face: req.Face,
+			Image: req.Image, OCIRuntime: req.OCIRuntime, Root: h.rootOf(req), Tenant: req.Tenant, Face: req.Face,
 			CreatedAt: time.Now().UTC().Truncate(time.Microsecond), Limits: req.Limits, Network: req.Network, Labels: maps.Clone(req.Labels),
 		},
 		Env: maps.Clone(req.Env),
@@ -44,14 +44,17 @@ func (h *Host) Open(ctx context.Context, req sandboxd.OpenRequest) (sandboxd.San
 	stored, b, created, err := h.create(ctx, rec, start)
 	if err == nil && start {
 		stored, err = b.start(ctx)
+	} else if err == nil && req.Prepare {
+		stored, err = b.within(ctx, b.prepareOnly)
 	}
 	if err != nil {
-		if created && (b == nil || !b.running()) {
+		// A caller that has left does not end what it began, which frees the place itself.
+		if created && ctx.Err() == nil && sandboxd.ClassOf(err) != sandboxd.ClassBusy && (b == nil || !b.running()) {
 			h.release(rec.ID)
 		}
-		return stored.Sandbox, created, err
+		return h.seen(stored), created, err
 	}
-	return stored.Sandbox, created, nil
+	return h.seen(stored), created, nil
 }
 
 // create records a sandbox and makes its directories, or finds the one of its key.
@@ -72,7 +75,7 @@ func (h *Host) create(ctx context.Context, rec sandboxd.SandboxRecord, start boo
 			return sandboxd.SandboxRecord{}, nil, false, err
 		}
 	}
-	stored, created, err := h.store.Create(ctx, rec, h.cfg.UIDs)
+	stored, created, err := h.store.Create(ctx, rec, h.uidsFor(rec))
 	if err != nil {
 		h.release(rec.ID)
 		return sandboxd.SandboxRecord{}, nil, false, err
@@ -101,6 +104,7 @@ func (h *Host) Stop(ctx context.Context, id string) (sandboxd.Sandbox, error) {
 	if err != nil {
 		return sandboxd.Sandbox{}, err
 	}
+	b.cancelPreparing()
 	rec, err := b.exclusive(ctx, b.stopLocked)
 	return rec.Sandbox, err
 }
@@ -194,7 +198,7 @@ func (b *box) makeFiles(rec sandboxd.SandboxRecord) error {
 
 // start brings the sandbox to running and answers its record.
 func (b *box) start(ctx context.Context) (sandboxd.SandboxRecord, error) {
-	return b.exclusive(ctx, b.startLocked)
+	return b.within(ctx, b.startLocked)
 }
 
 func (b *box) startLocked(ctx context.Context) (sandboxd.SandboxRecord, error) {
@@ -215,9 +219,13 @@ func (b *box) startLocked(ctx context.Context) (sandboxd.SandboxRecord, error) {
 	if err := b.h.reserve(ctx, b.id); err != nil {
 		return rec, err
 	}
-	nonce := newNonce()
+	if rec, err = b.prepare(ctx, rec); err != nil {
+		b.h.release(b.id)
+		return rec, err
+	}
+	nonce, image := newNonce(), rec.Image
 	rec, err = b.h.store.Update(ctx, b.id, func(r *sandboxd.SandboxRecord) error {
-		r.State = sandboxd.StateStarting
+		r.State, r.Image = sandboxd.StateStarting, image
 		r.Generation++
 		r.Nonce = nonce
 		r.Handle = nil
@@ -321,7 +329,7 @@ func (b *box) toCold(ctx context.Context, ending sandboxd.Ending) (sandboxd.Sand
 	}
 	fpStopDone.Hit()
 	rec, err := b.h.store.Update(ctx, b.id, func(r *sandboxd.SandboxRecord) error {
-		if !r.State.HasEnvironment() {
+		if !r.State.HasEnvironment() && r.State != sandboxd.StatePreparing {
 			return nil
 		}
 		r.State, r.Handle, r.Nonce = sandboxd.StateCold, nil, ""

@@ -32,6 +32,13 @@ type model struct {
 	gen    int64
 	asked  bool // the last environment ended because a caller asked, or there was none
 	file   string
+	shelf  shelfState // not of the key, and known from the world before each step
+}
+
+// shelfState is what becomes of a sandbox that needs the image of its runtime.
+type shelfState struct {
+	there  bool // nothing is to be prepared
+	broken bool // preparing fails
 }
 
 type opResult struct {
@@ -59,7 +66,10 @@ func started(m model) (model, sandboxd.Class) {
 	case sandboxd.StateLost:
 		return m, sandboxd.ClassUnavailable
 	case sandboxd.StateCold:
-		m.state, m.gen, m.asked = sandboxd.StateRunning, m.gen+1, true
+		if m.asked = true; m.shelf.broken && !m.shelf.there {
+			return m, sandboxd.ClassUnavailable
+		}
+		m.state, m.gen = sandboxd.StateRunning, m.gen+1
 	}
 	return m, ""
 }
@@ -77,7 +87,7 @@ func present(op func(m model) (model, sandboxd.Class)) func(m model) (model, san
 var modelOps = []modelOp{
 	{name: "open", apply: func(m model) (model, sandboxd.Class) {
 		if !m.exists {
-			m = model{exists: true, state: sandboxd.StateCold, asked: true}
+			m = model{exists: true, state: sandboxd.StateCold, asked: true, shelf: m.shelf}
 		}
 		return started(m)
 	}, invoke: func(w *modelWorld) opResult {
@@ -86,7 +96,7 @@ var modelOps = []modelOp{
 	}},
 	{name: "open-cold", apply: func(m model) (model, sandboxd.Class) {
 		if !m.exists {
-			m = model{exists: true, state: sandboxd.StateCold, asked: true}
+			m = model{exists: true, state: sandboxd.StateCold, asked: true, shelf: m.shelf}
 		}
 		return m, ""
 	}, invoke: func(w *modelWorld) opResult {
@@ -105,7 +115,7 @@ var modelOps = []modelOp{
 	}), invoke: func(w *modelWorld) opResult {
 		return w.on(func(id string) opResult { sb, err := w.host.Stop(w.ctx, id); return opResult{sb: sb, err: err} })
 	}},
-	{name: "delete", apply: present(func(model) (model, sandboxd.Class) { return model{}, "" }), invoke: func(w *modelWorld) opResult {
+	{name: "delete", apply: present(func(m model) (model, sandboxd.Class) { return model{shelf: m.shelf}, "" }), invoke: func(w *modelWorld) opResult {
 		return w.on(func(id string) opResult { return opResult{err: w.host.Delete(w.ctx, id)} })
 	}},
 	{name: "exec", apply: present(func(m model) (model, sandboxd.Class) {
@@ -133,6 +143,27 @@ var modelOps = []modelOp{
 			}
 			return opResult{err: err}
 		})
+	}},
+	{name: "lose-image", apply: func(m model) (model, sandboxd.Class) {
+		m.shelf.there = false
+		return m, ""
+	}, invoke: func(w *modelWorld) opResult {
+		w.shelf.change(func(s *shelfState) { s.there = false })
+		return opResult{}
+	}},
+	{name: "break-recipe", apply: func(m model) (model, sandboxd.Class) {
+		m.shelf.broken = true
+		return m, ""
+	}, invoke: func(w *modelWorld) opResult {
+		w.shelf.change(func(s *shelfState) { s.broken = true })
+		return opResult{}
+	}},
+	{name: "mend-recipe", apply: func(m model) (model, sandboxd.Class) {
+		m.shelf.broken = false
+		return m, ""
+	}, invoke: func(w *modelWorld) opResult {
+		w.shelf.change(func(s *shelfState) { s.broken = false })
+		return opResult{}
 	}},
 	{name: "list", apply: fails(""), invoke: func(w *modelWorld) opResult {
 		_, err := w.host.List(w.ctx, "")
@@ -181,6 +212,7 @@ type modelWorld struct {
 	dir      string
 	store    sandboxd.HostStore
 	world    *fake.World
+	shelf    *shelf
 	driver   sandboxd.Driver
 	embedded *Host
 	host     sandboxd.Host
@@ -189,8 +221,8 @@ type modelWorld struct {
 }
 
 func (w *modelWorld) start() {
-	w.driver = fake.New(w.world)
-	h, err := New(w.ctx, Config{DataDir: w.dir, Store: w.store, Drivers: []sandboxd.Driver{w.driver}, UIDs: testUIDs()})
+	w.driver = fake.Imaging{Driver: fake.New(w.world)}
+	h, err := New(w.ctx, Config{DataDir: w.dir, Store: w.store, Drivers: []sandboxd.Driver{w.driver}, UIDs: testUIDs(), Runtimes: w.shelf})
 	if err != nil {
 		w.t.Fatalf("host: %v", err)
 	}
@@ -239,6 +271,53 @@ func (w *modelWorld) until(what string, cond func() bool) {
 		}
 	}
 }
+
+// shelf is a catalogue of one runtime, whose image is lost, made and not made.
+type shelf struct {
+	mu  sync.Mutex
+	now shelfState
+}
+
+func (s *shelf) change(fn func(*shelfState)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	fn(&s.now)
+}
+
+func (s *shelf) look() shelfState {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.now
+}
+
+func (s *shelf) Entries() []sandboxd.RuntimeEntry {
+	return []sandboxd.RuntimeEntry{{Name: "tools", Builds: true, Image: "tools:1"}}
+}
+
+func (s *shelf) Ready(context.Context, string) (bool, error) { return s.look().there, nil }
+
+func (s *shelf) Prepare(ctx context.Context, _ string) error {
+	moment := time.NewTimer(100 * time.Microsecond)
+	defer moment.Stop()
+	select {
+	case <-moment.C:
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.now.broken {
+		return sandboxd.Errorf(sandboxd.ClassUnavailable, "the image cannot be made")
+	}
+	s.now.there = true
+	return nil
+}
+
+func (s *shelf) Preparation(string) sandboxd.Preparation {
+	return sandboxd.Preparation{State: sandboxd.PreparationWorking}
+}
+
+func (s *shelf) Missing(string) []string { return nil }
 
 // matches says whether the host shows what m says.
 func (w *modelWorld) matches(m model) bool {
@@ -338,7 +417,7 @@ func (m *modelRun) check() {
 			rt.Fatal(err)
 		}
 		w := &modelWorld{
-			t: rt, ctx: t.Context(), dir: dir, world: fake.NewWorld(fake.Config{}), reach: m.reach,
+			t: rt, ctx: t.Context(), dir: dir, world: fake.NewWorld(fake.Config{}), shelf: &shelf{}, reach: m.reach,
 			store: recordingStore{store.NewMemory(), seen},
 		}
 		w.start()
@@ -390,6 +469,7 @@ func (m *modelRun) finish() {
 func singleStep(rt *rapid.T, w *modelWorld, m model, seen *reached) model {
 	op := rapid.SampledFrom(modelOps).Draw(rt, "op")
 	seen.ops[op.name]++
+	m.shelf = w.shelf.look()
 	next, want := op.apply(m)
 	got := op.invoke(w)
 	if classOf(got.err) != want {
@@ -410,6 +490,7 @@ func concurrentOps() []modelOp {
 func concurrentStep(rt *rapid.T, w *modelWorld, m model, seen *reached) model {
 	a := rapid.SampledFrom(concurrentOps()).Draw(rt, "a")
 	b := rapid.SampledFrom(concurrentOps()).Draw(rt, "b")
+	m.shelf = w.shelf.look()
 	pair := []string{a.name, b.name}
 	sort.Strings(pair)
 	seen.pairs[strings.Join(pair, "+")]++
@@ -432,10 +513,30 @@ func concurrentStep(rt *rapid.T, w *modelWorld, m model, seen *reached) model {
 	return m
 }
 
+// begun is what an operation that starts a sandbox leaves when the start was stopped.
+func begun(m model, op modelOp) model {
+	if !m.exists && op.name == "open" {
+		m = model{exists: true, state: sandboxd.StateCold, shelf: m.shelf}
+	}
+	m.asked = m.asked || m.state == sandboxd.StateCold
+	return m
+}
+
 // outcomes are the models that a and b in either order lead to. An operation that
 // was overtaken (it answered busy, gone or unavailable) may have done nothing.
 func outcomes(m model, a, b modelOp, ra, rb opResult) []model {
 	var all []model
+	// A start that was stopped while it waited for its image says so.
+	for _, order := range []struct {
+		stopped, other modelOp
+		err            error
+	}{{a, b, ra.err}, {b, a, rb.err}} {
+		if classOf(order.err) == sandboxd.ClassConflict {
+			one, _ := order.other.apply(begun(m, order.stopped))
+			two, _ := order.other.apply(m)
+			all = append(all, one, begun(two, order.stopped))
+		}
+	}
 	for _, order := range [][2]modelOp{{a, b}, {b, a}} {
 		one, _ := order[0].apply(m)
 		two, _ := order[1].apply(one)

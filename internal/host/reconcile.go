@@ -74,6 +74,8 @@ func (h *Host) settle(ctx context.Context, rec sandboxd.SandboxRecord) error {
 		return nil
 	case sandboxd.StateRunning:
 		return h.adopt(ctx, b, rec)
+	case sandboxd.StatePreparing:
+		return h.settleCold(ctx, b, sandboxd.Ending{Cause: sandboxd.CauseStartFailed, Message: "the host ended while the image of its runtime was prepared", At: time.Now().UTC()})
 	case sandboxd.StateStarting:
 		// It never was announced as running, and no command can be in it.
 		return h.settleCold(ctx, b, sandboxd.Ending{Cause: sandboxd.CauseStartFailed, Message: "the host ended during the start", At: time.Now().UTC()})
@@ -209,7 +211,7 @@ func (h *Host) rebuild(ctx context.Context) error {
 		if _, err := h.store.Get(ctx, m.ID); err == nil {
 			continue
 		}
-		_, created, err := h.store.Create(ctx, recordOf(m), sandboxd.UIDPool{First: m.UID, Last: m.UID, Shared: h.cfg.UIDs.Shared})
+		_, created, err := h.store.Create(ctx, recordOf(m), h.poolOf(m))
 		if err != nil {
 			return fmt.Errorf("workspace %s: %w", m.Key, err)
 		}

@@ -28,13 +28,7 @@ func (h *Host) checkOpen(req *sandboxd.OpenRequest) error {
 		return sandboxd.Invalid("tenant", "must be 1 to 64 of A-Z a-z 0-9 . _ - and not begin with '-'")
 	}
 	req.Face = cmp.Or(req.Face, sandboxd.FaceNative)
-	if req.Runtime == "" {
-		req.Runtime = sandboxd.RuntimeMachine
-	}
-	if req.Runtime != sandboxd.RuntimeMachine {
-		return sandboxd.Invalid("runtime", "no such runtime").WithHint("GET /v1/runtimes lists them")
-	}
-	if err := h.checkDriver(req); err != nil {
+	if err := h.checkRuntime(req); err != nil {
 		return err
 	}
 	if err := checkEnv(req.Env); err != nil {

@@ -31,8 +31,8 @@ func checkNew(rec sandboxd.SandboxRecord) error {
 // checkChange says whether a record may become another.
 func checkChange(was, is sandboxd.SandboxRecord) error {
 	if is.ID != was.ID || is.Key != was.Key || is.UID != was.UID || toMicros(is.CreatedAt) != toMicros(was.CreatedAt) ||
-		is.Image != was.Image || is.OCIRuntime != was.OCIRuntime || is.Root != was.Root || is.Tenant != was.Tenant || is.Face != was.Face || !reflect.DeepEqual(normal(is).Network, normal(was).Network) {
-		return sandboxd.Errorf(sandboxd.ClassInternal, "id, key, uid, image, OCI runtime, root, tenant, face, network and time of creation of a sandbox never change")
+		is.OCIRuntime != was.OCIRuntime || is.Root != was.Root || is.Tenant != was.Tenant || is.Face != was.Face || !reflect.DeepEqual(normal(is).Network, normal(was).Network) {
+		return sandboxd.Errorf(sandboxd.ClassInternal, "id, key, uid, OCI runtime, root, tenant, face, network and time of creation of a sandbox never change")
 	}
 	if is.State != was.State && !sandboxd.CanMove(was.State, is.State) {
 		return sandboxd.Errorf(sandboxd.ClassConflict, "a sandbox that is %s cannot become %s", was.State, is.State)

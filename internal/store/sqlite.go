@@ -135,7 +135,7 @@ func (s *sqliteStore) prepare(ctx context.Context) error {
 		{&s.in.insertSandbox, s.writer, `insert into sandboxes (` + sandboxColumns + `)
 			values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20)`},
 		{&s.in.updateSandbox, s.writer, `update sandboxes set state = $2, generation = $3, driver = $4, runtime = $5,
-			nonce = $6, handle = $7, limits_json = $8, labels_json = $9, env_json = $10, ending_json = $11
+			nonce = $6, handle = $7, limits_json = $8, labels_json = $9, env_json = $10, ending_json = $11, image = $12
 			where id = $1`},
 		{&s.in.forUpdate, s.writer, `select ` + sandboxColumns + ` from sandboxes where id = $1`},
 		{&s.in.livingForKey, s.writer, `select ` + sandboxColumns + ` from sandboxes

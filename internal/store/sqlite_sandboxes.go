@@ -261,7 +261,7 @@ func (s *sqliteStore) Update(ctx context.Context, id string, fn func(*sandboxd.S
 			return err
 		}
 		_, err = tx.StmtContext(ctx, s.in.updateSandbox).ExecContext(ctx, id, rec.State, rec.Generation, rec.Driver, rec.Runtime,
-			rec.Nonce, blob(rec.Handle), limits, labels, env, ending)
+			rec.Nonce, blob(rec.Handle), limits, labels, env, ending, rec.Image)
 		return err
 	})
 	if err != nil {

@@ -39,6 +39,13 @@ type Config struct {
 	Log      *slog.Logger
 }
 
+func (c Config) patience() time.Duration {
+	if c.Patience <= 0 {
+		return 30 * time.Second
+	}
+	return c.Patience
+}
+
 // The labels of a container. The first one's key is the product's name, so that
 // an operator finds every container of ours by it.
 const (
@@ -110,9 +117,7 @@ func New(cfg Config) (*Driver, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	if cfg.Patience <= 0 {
-		cfg.Patience = 30 * time.Second
-	}
+	cfg.Patience = cfg.patience()
 	var err error
 	if cfg.DataDir, err = filepath.Abs(cfg.DataDir); err != nil {
 		return nil, err

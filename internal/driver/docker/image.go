@@ -88,6 +88,11 @@ func (e *engine) pull(ctx context.Context, ref string) error {
 		err = progress.Wait(ctx)
 		progress.Close()
 	}
+	return e.explainPull(err)
+}
+
+// explainPull tells an image that is nowhere from a registry that fails.
+func (e *engine) explainPull(err error) error {
 	if err == nil {
 		return nil
 	}

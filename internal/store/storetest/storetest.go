@@ -82,13 +82,14 @@ func create(t testing.TB, s sandboxd.HostStore, key string) sandboxd.SandboxReco
 
 // path is a way through the table of transitions from a new record to each state.
 var path = map[sandboxd.State][]sandboxd.State{
-	sandboxd.StateCold:     {},
-	sandboxd.StateStarting: {sandboxd.StateStarting},
-	sandboxd.StateRunning:  {sandboxd.StateStarting, sandboxd.StateRunning},
-	sandboxd.StateStopping: {sandboxd.StateStarting, sandboxd.StateRunning, sandboxd.StateStopping},
-	sandboxd.StateLost:     {sandboxd.StateLost},
-	sandboxd.StateDeleting: {sandboxd.StateDeleting},
-	sandboxd.StateDeleted:  {sandboxd.StateDeleting, sandboxd.StateDeleted},
+	sandboxd.StateCold:      {},
+	sandboxd.StatePreparing: {sandboxd.StatePreparing},
+	sandboxd.StateStarting:  {sandboxd.StateStarting},
+	sandboxd.StateRunning:   {sandboxd.StateStarting, sandboxd.StateRunning},
+	sandboxd.StateStopping:  {sandboxd.StateStarting, sandboxd.StateRunning, sandboxd.StateStopping},
+	sandboxd.StateLost:      {sandboxd.StateLost},
+	sandboxd.StateDeleting:  {sandboxd.StateDeleting},
+	sandboxd.StateDeleted:   {sandboxd.StateDeleting, sandboxd.StateDeleted},
 }
 
 func move(ctx context.Context, s sandboxd.HostStore, id string, to ...sandboxd.State) error {
@@ -156,6 +157,7 @@ func roundTrip(t *testing.T, s sandboxd.HostStore) {
 	same(t, "got", got, want)
 
 	want.State, want.Generation, want.Driver, want.Runtime = sandboxd.StateStarting, 8, "docker", "node"
+	want.Image = "registry.example/team/tools:2"
 	want.Handle, want.Nonce, want.LastEnding, want.Env, want.Labels = nil, "", nil, nil, nil
 	want.Limits.PIDs = 9
 	got, err = s.Update(t.Context(), want.ID, func(r *sandboxd.SandboxRecord) error { *r = want; return nil })
@@ -354,7 +356,6 @@ func immutable(t *testing.T, s sandboxd.HostStore) {
 		"id":      func(r *sandboxd.SandboxRecord) { r.ID = sandboxd.NewID() },
 		"key":     func(r *sandboxd.SandboxRecord) { r.Key = "other" },
 		"uid":     func(r *sandboxd.SandboxRecord) { r.UID++ },
-		"image":   func(r *sandboxd.SandboxRecord) { r.Image = "other" },
 		"runtime": func(r *sandboxd.SandboxRecord) { r.OCIRuntime = "other" },
 		"root":    func(r *sandboxd.SandboxRecord) { r.Root = sandboxd.RootWritable },
 		"tenant":  func(r *sandboxd.SandboxRecord) { r.Tenant = "other" },

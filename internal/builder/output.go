@@ -1,0 +1,196 @@
+package builder
+
+import (
+	"archive/tar"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"sandboxd"
+	"sandboxd/internal/catalogue/recipe"
+)
+
+const (
+	// lastLines of a step that failed are told to who waits for it; the log has all.
+	lastLines = 12
+	// logBytes bounds each half of a log: what was printed first, and what last.
+	logBytes = 512 << 10
+)
+
+// step is how the classic builder announces one.
+var step = regexp.MustCompile(`^Step (\d+)/(\d+) : (.*)$`)
+
+// detail is a line of the builder itself, not of the step: a container or a layer.
+var detail = regexp.MustCompile(`^ ---> |^Removing intermediate container `)
+
+// output hears what a try prints.
+type output struct {
+	show func(func(*sandboxd.Preparation))
+	log  *buildLog
+	at   string   // the step
+	last []string // lines of it
+}
+
+func (o *output) doing(what string) {
+	o.log.line("== " + what)
+	o.last = o.last[:0]
+	o.show(func(p *sandboxd.Preparation) { p.Doing, p.Line = what, "" })
+}
+
+// line is one of what the engine prints.
+func (o *output) line(text string) {
+	o.log.line(text)
+	if m := step.FindStringSubmatch(text); m != nil {
+		n, _ := strconv.Atoi(m[1])
+		of, _ := strconv.Atoi(m[2])
+		o.at, o.last = fmt.Sprintf("step %d of %d, %s", n, of, cut(m[3])), o.last[:0]
+		o.show(func(p *sandboxd.Preparation) { p.Step, p.Steps, p.Doing, p.Line = n, of, cut(m[3]), "" })
+		return
+	}
+	if detail.MatchString(text) {
+		return
+	}
+	if len(o.last) == lastLines {
+		o.last = append(o.last[:0], o.last[1:]...)
+	}
+	o.last = append(o.last, cut(text))
+	o.show(func(p *sandboxd.Preparation) { p.Line = cut(text) })
+}
+
+// explain says where a try failed.
+func (o *output) explain(err error) error {
+	if err == nil {
+		return nil
+	}
+	class := sandboxd.ClassOf(err)
+	if class == sandboxd.ClassInternal || class == sandboxd.ClassNotFound {
+		class = sandboxd.ClassUnavailable
+	}
+	told := shown(err)
+	if o.at != "" {
+		told = o.at + ": " + told
+	}
+	if len(o.last) > 0 {
+		told += "; it last said: " + strings.Join(o.last, " | ")
+	}
+	return sandboxd.Wrap(class, err, "the image cannot be made: %s", told)
+}
+
+// shown is an error for people: bounded, and without the cause, which only logs have.
+func shown(err error) string {
+	text := err.Error()
+	var e *sandboxd.Error
+	if errors.As(err, &e) {
+		text = e.Public()
+	}
+	const most = 4000
+	if len(text) > most {
+		return fmt.Sprintf("%s... (%d bytes more)", strings.ToValidUTF8(text[:most], "?"), len(text)-most)
+	}
+	return text
+}
+
+// cut makes a line short enough for a person.
+func cut(text string) string {
+	const most = 200
+	text = strings.ToValidUTF8(text, "?")
+	if runes := []rune(text); len(runes) > most {
+		return string(runes[:most]) + "..."
+	}
+	return text
+}
+
+// buildLog is a log of bounded size: it has the first and the last of what was printed.
+type buildLog struct {
+	mu      sync.Mutex
+	file    *os.File
+	written int
+	tail    [][]byte // of what no longer fits
+	kept    int      // bytes of tail
+	dropped int      // bytes between
+}
+
+func (b *Builder) logFile(spec recipe.Spec) string {
+	return filepath.Join(b.cfg.Dir, strings.TrimPrefix(spec.Digest, "sha256:")+".log")
+}
+
+// openLog begins a log for the first try, and goes on with it for the next ones.
+func openLog(name string, try int) (*buildLog, error) {
+	flags := os.O_CREATE | os.O_WRONLY | os.O_APPEND
+	if try == 1 {
+		flags |= os.O_TRUNC
+	}
+	file, err := os.OpenFile(name, flags, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	l := &buildLog{file: file}
+	l.line(fmt.Sprintf("== try %d, %s", try, time.Now().UTC().Format(time.RFC3339)))
+	return l, nil
+}
+
+func (l *buildLog) line(text string) {
+	line := append([]byte(text), '\n')
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.file == nil {
+		return // of an engine that goes on talking
+	}
+	if l.written+len(line) <= logBytes && l.tail == nil {
+		// A log that cannot be written is no reason not to build.
+		n, _ := l.file.Write(line)
+		l.written += n
+		return
+	}
+	l.tail = append(l.tail, line)
+	for l.kept += len(line); l.kept > logBytes; l.tail = l.tail[1:] {
+		l.kept -= len(l.tail[0])
+		l.dropped += len(l.tail[0])
+	}
+}
+
+func (l *buildLog) close(err error) {
+	end := "== done"
+	if err != nil {
+		end = "== failed: " + err.Error()
+	}
+	l.line(end)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.dropped > 0 {
+		fmt.Fprintf(l.file, "== %d bytes are left out here\n", l.dropped)
+	}
+	for _, line := range l.tail {
+		_, _ = l.file.Write(line)
+	}
+	_ = l.file.Close()
+	l.file = nil
+}
+
+// pack is the context of a build as an archive. Its entries have no time, so that the
+// engine's cache knows them again.
+func pack(spec recipe.Spec) (io.Reader, error) {
+	var archive bytes.Buffer
+	w := tar.NewWriter(&archive)
+	for _, f := range append([]recipe.File{{Name: "Dockerfile", Content: spec.Dockerfile}}, spec.Files...) {
+		h := tar.Header{Typeflag: tar.TypeReg, Name: f.Name, Mode: 0o644, Size: int64(len(f.Content)), ModTime: time.Unix(0, 0)}
+		if err := w.WriteHeader(&h); err != nil {
+			return nil, err
+		}
+		if _, err := w.Write(f.Content); err != nil {
+			return nil, err
+		}
+	}
+	if err := w.Close(); err != nil {
+		return nil, err
+	}
+	return &archive, nil
+}

@@ -1,0 +1,51 @@
+package builder
+
+import (
+	"context"
+	"errors"
+	"slices"
+
+	"sandboxd"
+	"sandboxd/internal/catalogue/recipe"
+)
+
+// Prune removes the images that were built for one of these runtimes and are not to be
+// kept, and answers their names. What has no label of ours is never touched, nor is what
+// a container uses or what is just being built.
+func (b *Builder) Prune(ctx context.Context, runtimes, keep []string) ([]string, error) {
+	held, err := b.cfg.Images.ListImages(ctx, recipe.LabelDigest)
+	if err != nil {
+		return nil, err
+	}
+	var gone []string
+	var errs []error
+	for _, image := range held {
+		if !slices.Contains(runtimes, image.Labels[recipe.LabelRuntime]) || b.flying(image.Labels[recipe.LabelDigest]) ||
+			slices.Contains(keep, image.ID) || slices.ContainsFunc(image.Tags, func(tag string) bool { return slices.Contains(keep, tag) }) {
+			continue
+		}
+		// By name where it has one: an image with a second name keeps that.
+		names := image.Tags
+		if len(names) == 0 {
+			names = []string{image.ID}
+		}
+		for _, name := range names {
+			switch err := b.cfg.Images.RemoveImage(ctx, name); {
+			case err == nil:
+				gone = append(gone, name)
+			case sandboxd.ClassOf(err) != sandboxd.ClassConflict:
+				errs = append(errs, err)
+			}
+		}
+	}
+	if len(gone) > 0 {
+		b.cfg.Log.Info("old images of runtimes were removed", "images", gone)
+	}
+	return gone, errors.Join(errs...)
+}
+
+func (b *Builder) flying(digest string) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.flights[digest] != nil
+}

@@ -1,0 +1,119 @@
+// Package catalogue is the list of runtimes that a host offers: what an entry is, how
+// the list is read and checked, which limits an entry has in force, and the entries
+// that the program brings along. It is pure: it builds nothing (catalogue/recipe says
+// what is to be built), starts nothing and asks nobody.
+package catalogue
+
+import (
+	"slices"
+
+	"sandboxd"
+)
+
+// Entry is one runtime: what is installed, within which limits, with which network.
+// Exactly one of Image and BaseImage is set, except that a host may name the base of
+// an entry that has neither. An entry that Load answered is valid.
+type Entry struct {
+	Alias       string // [a-z][a-z0-9-]*, at most 32
+	Description string // one line, at most 200 characters
+
+	Image     string // a finished image; nothing is built
+	BaseImage string // the image that the rest is built upon
+
+	// What is built, in this order, each a list as it was written.
+	APTPackages   []string
+	SetupCommands []string // each one line of /bin/sh, run by root
+	Packages      []string // of Python, as pip takes them
+	NPMPackages   []string // installed globally
+	Env           map[string]string
+
+	Tools    []string // commands that are on PATH; a build that lacks one fails
+	Briefing []string // sentences about this runtime for whoever works in it
+
+	Ceilings     Ceilings
+	NeedsNetwork bool
+	Root         Root
+	Apps         bool // offered only where apps are, and never the default
+}
+
+// Root says what becomes of writes outside the workspace, HOME and /tmp.
+type Root string
+
+// The roots. Writable is the default of an entry: what is installed there lasts as
+// long as the environment is kept.
+const (
+	RootWritable Root = "writable"
+	RootReadonly Root = "readonly"
+)
+
+// Builds says whether the entry is built; otherwise its Image is used as it is.
+func (e Entry) Builds() bool { return e.Image == "" }
+
+// Ceilings are limits of a sandbox; a zero field is not stated.
+type Ceilings struct {
+	MemoryBytes int64
+	SwapBytes   int64 // memory and swap together, as container engines count
+	CPUs        float64
+	CPUShares   int64
+	PIDs        int64
+	TmpBytes    int64
+	OCIRuntime  string
+}
+
+// Or is c with what it does not state taken from d. What is in force for an entry is
+// change.Or(entry.Ceilings).Or(service): what was changed while the host runs, else the
+// entry's own, else the host's.
+func (c Ceilings) Or(d Ceilings) Ceilings {
+	return Ceilings{
+		MemoryBytes: either(c.MemoryBytes, d.MemoryBytes), SwapBytes: either(c.SwapBytes, d.SwapBytes),
+		CPUs: either(c.CPUs, d.CPUs), CPUShares: either(c.CPUShares, d.CPUShares), PIDs: either(c.PIDs, d.PIDs),
+		TmpBytes: either(c.TmpBytes, d.TmpBytes), OCIRuntime: either(c.OCIRuntime, d.OCIRuntime),
+	}
+}
+
+func either[T comparable](a, b T) T {
+	var zero T
+	if a != zero {
+		return a
+	}
+	return b
+}
+
+// Limits are the ceilings that a sandbox's Limits have; zero fields as there.
+func (c Ceilings) Limits() sandboxd.Limits {
+	return sandboxd.Limits{MemoryBytes: c.MemoryBytes, CPUs: c.CPUs, PIDs: c.PIDs, TmpBytes: c.TmpBytes}
+}
+
+// NetworkBridge is the mode of an entry with a network on drivers that have one.
+const NetworkBridge sandboxd.NetworkMode = "bridge"
+
+// Network is the network of the entry's sandboxes on a driver that offers these modes:
+// none unless the entry needs one, whatever the host's own default is. The bridge is
+// taken before the proxy, which then lets everything public through.
+// ClassUnsupported when it needs one and there is none.
+func (e Entry) Network(offered []string) (sandboxd.Network, error) {
+	switch {
+	case !e.NeedsNetwork:
+		return sandboxd.Network{Mode: sandboxd.NetworkNone}, nil
+	case slices.Contains(offered, string(NetworkBridge)):
+		return sandboxd.Network{Mode: NetworkBridge}, nil
+	case slices.Contains(offered, string(sandboxd.NetworkProxy)):
+		return sandboxd.Network{Mode: sandboxd.NetworkProxy, Allow: []string{"*"}}, nil
+	}
+	return sandboxd.Network{}, sandboxd.Errorf(sandboxd.ClassUnsupported, "the runtime %s needs a network, and its driver has none", e.Alias)
+}
+
+// Default is the entry that is used where none is named: the first that is not for
+// apps. Entries that Load answered have one.
+func Default(entries []Entry) Entry {
+	return entries[max(0, slices.IndexFunc(entries, func(e Entry) bool { return !e.Apps }))]
+}
+
+// Find answers the entry of an alias.
+func Find(entries []Entry, alias string) (Entry, bool) {
+	i := slices.IndexFunc(entries, func(e Entry) bool { return e.Alias == alias })
+	if i < 0 {
+		return Entry{}, false
+	}
+	return entries[i], true
+}

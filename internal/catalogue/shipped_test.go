@@ -1,0 +1,104 @@
+package catalogue
+
+import (
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"sandboxd"
+)
+
+func TestShipped(t *testing.T) {
+	entries := Shipped()
+	w := Default(entries)
+	if w.Alias != "workbench" || entries[0].Alias != w.Alias {
+		t.Fatalf("the default is %s", w.Alias)
+	}
+	if w.BaseImage != "python:3.12-slim" || w.Ceilings.MemoryBytes != 2<<30 || !w.NeedsNetwork || w.Root != RootWritable || w.Apps {
+		t.Errorf("%+v", w)
+	}
+	for name, want := range map[string]string{"MPLBACKEND": "Agg", "PYTHONUTF8": "1", "PYTHONUNBUFFERED": "1", "PYTHONDONTWRITEBYTECODE": "1"} {
+		if w.Env[name] != want {
+			t.Errorf("%s=%q", name, w.Env[name])
+		}
+	}
+	app, ok := Find(entries, "app")
+	if !ok || !app.Apps || app.Root != RootReadonly || app.Ceilings.MemoryBytes != 4<<30 || app.Ceilings.TmpBytes != 512<<20 {
+		t.Errorf("%+v", app)
+	}
+	if offered := Offered(entries, false); len(offered) != 1 || offered[0].Alias != "workbench" {
+		t.Errorf("a host without apps offers %d", len(offered))
+	}
+	if len(Offered(entries, true)) != len(entries) || len(entries) != 2 {
+		t.Errorf("%d entries", len(entries))
+	}
+}
+
+// TestTheWorkbenchLeavesOut: what was measured and found to cost more than it gives.
+func TestTheWorkbenchLeavesOut(t *testing.T) {
+	w := Default(Shipped())
+	all := slices.Concat(w.Packages, w.APTPackages, w.NPMPackages)
+	for _, name := range []string{"build-essential", "gcc", "scikit-learn", "scipy"} {
+		if slices.Contains(all, name) {
+			t.Errorf("%s is there", name)
+		}
+	}
+}
+
+// TestAgentsArePinned: what follows a moving target is another program tomorrow.
+func TestAgentsArePinned(t *testing.T) {
+	for _, e := range Shipped() {
+		for _, p := range e.NPMPackages {
+			if at := strings.LastIndex(p, "@"); at < 1 || !regexp.MustCompile(`^[0-9]+\.[0-9]+\.[0-9]+$`).MatchString(p[at+1:]) {
+				t.Errorf("%s: %s has no exact version", e.Alias, p)
+			}
+		}
+	}
+}
+
+// Architecture is what would make an entry another on another machine.
+var architecture = regexp.MustCompile(`(?i)amd64|arm64|x86|x64|aarch|i386|armv|dpkg --print|uname`)
+
+func TestNoShippedEntryNamesAnArchitecture(t *testing.T) {
+	for _, e := range Shipped() {
+		if found := architecture.FindString(string(Object([]Entry{e}))); found != "" {
+			t.Errorf("%s names %q", e.Alias, found)
+		}
+	}
+}
+
+func TestCeilings(t *testing.T) {
+	service := Ceilings{MemoryBytes: 1 << 30, CPUs: 2, PIDs: 512, TmpBytes: 64 << 20, OCIRuntime: "runc"}
+	entry := Ceilings{MemoryBytes: 2 << 30, CPUShares: 100}
+	change := Ceilings{CPUs: 0.5, SwapBytes: 4 << 30}
+	got := change.Or(entry).Or(service)
+	want := Ceilings{MemoryBytes: 2 << 30, SwapBytes: 4 << 30, CPUs: 0.5, CPUShares: 100, PIDs: 512, TmpBytes: 64 << 20, OCIRuntime: "runc"}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+	if diff := cmp.Diff(sandboxd.Limits{MemoryBytes: 2 << 30, CPUs: 0.5, PIDs: 512, TmpBytes: 64 << 20}, got.Limits()); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestNetwork(t *testing.T) {
+	for _, row := range []struct {
+		needs   bool
+		offered []string
+		want    sandboxd.NetworkMode
+	}{
+		{false, []string{"bridge", "proxy"}, "none"}, {false, nil, "none"},
+		{true, []string{"none", "proxy", "bridge"}, "bridge"}, {true, []string{"none", "proxy"}, "proxy"},
+	} {
+		got, err := Entry{NeedsNetwork: row.needs}.Network(row.offered)
+		if err != nil || got.Mode != row.want || (len(got.Allow) > 0) != (row.want == "proxy") {
+			t.Errorf("%+v: %+v, %v", row, got, err)
+		}
+	}
+	if _, err := (Entry{NeedsNetwork: true}).Network([]string{"none"}); sandboxd.ClassOf(err) != sandboxd.ClassUnsupported {
+		t.Errorf("no network to be had: %v", err)
+	}
+}

@@ -1,0 +1,172 @@
+package host
+
+import (
+	"cmp"
+	"context"
+	"maps"
+	"slices"
+	"strings"
+
+	"sandboxd"
+	"sandboxd/internal/workspace"
+)
+
+// entry answers the catalogue's entry of a runtime.
+func (h *Host) entry(name string) (sandboxd.RuntimeEntry, bool) {
+	if h.cfg.Runtimes == nil {
+		return sandboxd.RuntimeEntry{}, false
+	}
+	all := h.cfg.Runtimes.Entries()
+	i := slices.IndexFunc(all, func(e sandboxd.RuntimeEntry) bool { return e.Name == name })
+	if i < 0 {
+		return sandboxd.RuntimeEntry{}, false
+	}
+	return all[i], true
+}
+
+// checkRuntime fills in the runtime and, once the driver is known, what its entry
+// decides. An image named in the request is a runtime of its own.
+func (h *Host) checkRuntime(req *sandboxd.OpenRequest) error {
+	if req.Runtime == "" {
+		req.Runtime = sandboxd.RuntimeMachine
+		if h.cfg.Runtimes != nil && req.Image == "" {
+			req.Runtime = h.cfg.Runtimes.Entries()[0].Name
+		}
+	}
+	if req.Runtime == sandboxd.RuntimeMachine && (h.cfg.Runtimes == nil || req.Image != "") {
+		return h.checkDriver(req)
+	}
+	e, ok := h.entry(req.Runtime)
+	if !ok {
+		err := sandboxd.Invalid("runtime", "no such runtime")
+		if h.cfg.Runtimes != nil {
+			var names []string
+			for _, e := range h.cfg.Runtimes.Entries() {
+				names = append(names, e.Name)
+			}
+			return err.WithHint("there are %s", strings.Join(names, ", "))
+		}
+		return err.WithHint("GET /v1/runtimes lists them")
+	}
+	if req.Image != "" {
+		return sandboxd.Invalid("image", "the runtime %s decides it", e.Name).WithHint("name either a runtime or an image")
+	}
+	// The entry's image is the operator's choice and not the caller's.
+	if err := h.checkDriverOf(req, e); err != nil {
+		return err
+	}
+	fillFrom(&req.Limits, h.entryLimits(e))
+	if req.Network.Mode == "" && len(req.Network.Allow)+len(req.Network.Deny) == 0 {
+		req.Network = h.entryNetwork(e, req.Driver)
+	}
+	return nil
+}
+
+// checkDriverOf is checkDriver for a sandbox of an entry, which decides its image.
+func (h *Host) checkDriverOf(req *sandboxd.OpenRequest, e sandboxd.RuntimeEntry) error {
+	if req.Driver == "" && req.OCIRuntime == "" {
+		req.Driver = h.cfg.Drivers[0].Name()
+	}
+	if _, builds := h.drivers[req.Driver].(sandboxd.ImageBuilder); builds && req.OCIRuntime == "" {
+		req.Image, req.OCIRuntime = e.Image, e.OCIRuntime // the operator's choice: it needs nobody's leave
+		return nil
+	}
+	if req.OCIRuntime != "" {
+		req.Image = e.Image
+	}
+	return h.checkDriver(req)
+}
+
+// entryLimits are those in force for sandboxes of an entry that state none; a zero field
+// is the host's default.
+func (h *Host) entryLimits(e sandboxd.RuntimeEntry) sandboxd.Limits { return e.Limits }
+
+// fillFrom gives limits that are not stated those of another.
+func fillFrom(l *sandboxd.Limits, from sandboxd.Limits) {
+	l.MemoryBytes = cmp.Or(l.MemoryBytes, from.MemoryBytes)
+	l.CPUs = cmp.Or(l.CPUs, from.CPUs)
+	l.PIDs = cmp.Or(l.PIDs, from.PIDs)
+	l.TmpBytes = cmp.Or(l.TmpBytes, from.TmpBytes)
+	l.OpenFiles = cmp.Or(l.OpenFiles, from.OpenFiles)
+}
+
+// networkBridge is the mode of drivers that give a sandbox a network of its own.
+const networkBridge sandboxd.NetworkMode = "bridge"
+
+// entryNetwork is the network of an entry's sandboxes whose request says nothing: none
+// unless the entry needs one, whatever else the host does. A bridge is taken before the
+// proxy, which then lets everything public through.
+func (h *Host) entryNetwork(e sandboxd.RuntimeEntry, driver string) sandboxd.Network {
+	switch {
+	case !e.NeedsNetwork:
+		return sandboxd.Network{Mode: sandboxd.NetworkNone}
+	case slices.Contains(h.cfg.Capabilities[driver].Networks, string(networkBridge)):
+		return sandboxd.Network{Mode: networkBridge}
+	}
+	return sandboxd.Network{Mode: sandboxd.NetworkProxy, Allow: []string{"*"}}
+}
+
+// rootOf is the root file system of an entry's sandboxes.
+func (h *Host) rootOf(req sandboxd.OpenRequest) string {
+	if e, ok := h.entry(req.Runtime); ok && e.Root == sandboxd.RootWritable && h.cfg.Capabilities[req.Driver].WritableRoot {
+		return sandboxd.RootWritable
+	}
+	return sandboxd.RootReadonly
+}
+
+// uidsFor is where a new sandbox gets its user from: that of its image where one was
+// built with an account, which no other sandbox can reach the files of either.
+func (h *Host) uidsFor(rec sandboxd.SandboxRecord) sandboxd.UIDPool {
+	if e, ok := h.entry(rec.Runtime); ok && e.UID != 0 && rec.Image != "" && !h.cfg.UIDs.Shared {
+		return sandboxd.UIDPool{First: e.UID, Last: e.UID, Shared: true}
+	}
+	return h.cfg.UIDs
+}
+
+// poolOf gives a rebuilt record the user that its files have. One that is not of the
+// pool is that of an image, which its sandboxes share.
+func (h *Host) poolOf(m workspace.Meta) sandboxd.UIDPool {
+	all := h.cfg.UIDs
+	return sandboxd.UIDPool{First: m.UID, Last: m.UID, Shared: all.Shared || m.UID < all.First || m.UID > all.Last}
+}
+
+// varsOf are the variables of a sandbox's commands: the entry's, then its own.
+func (h *Host) varsOf(rec sandboxd.SandboxRecord) map[string]string {
+	e, ok := h.entry(rec.Runtime)
+	if !ok || len(e.Env) == 0 {
+		return rec.Env
+	}
+	vars := maps.Clone(e.Env)
+	maps.Copy(vars, rec.Env)
+	return vars
+}
+
+// Runtimes implements sandboxd.Host. Without a catalogue there is one built-in entry.
+func (h *Host) Runtimes(context.Context) ([]sandboxd.Runtime, error) {
+	names := make([]string, 0, len(h.cfg.Drivers))
+	builds, bare := false, false
+	for _, d := range h.cfg.Drivers {
+		names = append(names, d.Name())
+		_, ok := d.(sandboxd.ImageBuilder)
+		builds, bare = builds || ok, bare || !ok
+	}
+	if h.cfg.Runtimes == nil {
+		return []sandboxd.Runtime{{Name: sandboxd.RuntimeMachine, Default: true, Drivers: names, Limits: sandboxd.DefaultLimits(),
+			Network: string(sandboxd.NetworkNone), Root: sandboxd.RootReadonly}}, nil
+	}
+	var all []sandboxd.Runtime
+	for i, e := range h.cfg.Runtimes.Entries() {
+		r := sandboxd.Runtime{Name: e.Name, Description: e.Description, Default: i == 0, Drivers: names, Builds: e.Builds,
+			Installed: e.Installed, Limits: h.entryLimits(e), Network: string(h.entryNetwork(e, names[0]).Mode), Root: e.Root}
+		fillFrom(&r.Limits, sandboxd.DefaultLimits())
+		if bare {
+			r.Missing = h.cfg.Runtimes.Missing(e.Name)
+		}
+		if builds {
+			p := h.cfg.Runtimes.Preparation(e.Name)
+			r.Image, r.Preparation = e.Image, &p
+		}
+		all = append(all, r)
+	}
+	return all, nil
+}
