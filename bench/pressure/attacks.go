@@ -5,9 +5,13 @@
 package pressure
 
 import (
+	"bufio"
 	"context"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
 	"sync"
-	"time"
 
 	"sandboxd"
 )
@@ -19,7 +23,7 @@ type Attack struct {
 	Shell string
 	Says  string // what its output holds when it is under way
 	// Beside is done by callers of the API as long as ctx lives; nil means nothing.
-	Beside func(ctx context.Context, files sandboxd.Files)
+	Beside func(ctx context.Context, c *Calls, id string)
 }
 
 // Intruder is the name of the hostile program in the sandbox.
@@ -49,25 +53,52 @@ echo go; ./intruder flip /tmp & cd many; while :; do mkdir n; mv 1 n; mv n/1 1; 
 	}
 }
 
-// searches are three callers that search and three that watch.
-func searches(ctx context.Context, files sandboxd.Files) {
+// searches are three callers that search and three that watch. They only throw away
+// what comes, as cheaply as can be: they are beside what is measured, in one process.
+func searches(ctx context.Context, c *Calls, id string) {
+	files := "/v1/sandboxes/" + id + "/files"
+	search := c.text("GET", files+"/grep?time_s=1&pattern="+url.QueryEscape("(a|aa)*[bc]|(a?b?){20}[de]"), "")
+	watch := c.text("GET", files+"/watch", "")
 	var all sync.WaitGroup
 	for range 3 {
 		all.Go(func() {
-			for ctx.Err() == nil {
-				_, _ = files.Grep(ctx, "", sandboxd.GrepOptions{Pattern: "(a|aa)*[bc]|(a?b?){20}[de]", MaxTime: time.Second})
-			}
+			_ = c.with(ctx, func(conn net.Conn) error {
+				r := bufio.NewReader(conn)
+				for {
+					if _, err := conn.Write(search); err != nil {
+						return err
+					}
+					resp, err := http.ReadResponse(r, nil)
+					if err != nil {
+						return err
+					}
+					if _, err := io.Copy(io.Discard, resp.Body); err != nil {
+						return err
+					}
+					resp.Body.Close()
+				}
+			})
 		})
 		all.Go(func() {
-			w, err := files.Watch(ctx, "")
-			if err != nil {
-				return
-			}
-			defer w.Close()
-			for err == nil {
-				_, err = w.Next(ctx)
-			}
+			_ = c.with(ctx, func(conn net.Conn) error {
+				if _, err := conn.Write(watch); err != nil {
+					return err
+				}
+				_, err := io.Copy(io.Discard, conn)
+				return err
+			})
 		})
 	}
 	all.Wait()
+}
+
+// with does something with a connection of its own, which ends with ctx.
+func (c *Calls) with(ctx context.Context, do func(net.Conn) error) error {
+	conn, err := net.Dial("tcp", c.addr)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	defer context.AfterFunc(ctx, func() { conn.Close() })()
+	return do(conn)
 }

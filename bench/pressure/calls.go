@@ -19,9 +19,10 @@ import (
 // that does no more than it must, so that the caller is not what is measured. It is
 // for one goroutine.
 type Calls struct {
-	conn net.Conn
-	r    *bufio.Reader
-	each []call
+	addr, key string
+	conn      net.Conn
+	r         *bufio.Reader
+	each      []call
 }
 
 type call struct {
@@ -43,17 +44,21 @@ func NewCalls(ctx context.Context, addr, key, quiet string, files sandboxd.Files
 	if err != nil {
 		return nil, err
 	}
-	request := func(method, path, body string) []byte {
-		return fmt.Appendf(nil, "%s %s HTTP/1.1\r\nHost: %s\r\nAuthorization: Bearer %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s",
-			method, path, addr, key, len(body), body)
-	}
+	c := &Calls{addr: addr, key: key, conn: conn, r: bufio.NewReader(conn)}
 	box := "/v1/sandboxes/" + quiet
-	return &Calls{conn: conn, r: bufio.NewReader(conn), each: []call{
-		{text: request("GET", "/healthz", ""), want: []byte("ok")},
-		{text: request("GET", "/v1/sandboxes", ""), want: []byte(quiet)},
-		{text: request("GET", box+"/files/content?path="+Small, ""), want: []byte(Small)},
-		{text: request("POST", box+"/exec", `{"argv":["/bin/true"]}`), want: []byte(`"cause":"exit"`), exec: true},
-	}}, nil
+	c.each = []call{
+		{text: c.text("GET", "/healthz", ""), want: []byte("ok")},
+		{text: c.text("GET", "/v1/sandboxes", ""), want: []byte(quiet)},
+		{text: c.text("GET", box+"/files/content?path="+Small, ""), want: []byte(Small)},
+		{text: c.text("POST", box+"/exec", `{"argv":["/bin/true"]}`), want: []byte(`"cause":"exit"`), exec: true},
+	}
+	return c, nil
+}
+
+// text is a request as it is written.
+func (c *Calls) text(method, path, body string) []byte {
+	return fmt.Appendf(nil, "%s %s HTTP/1.1\r\nHost: %s\r\nAuthorization: Bearer %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s",
+		method, path, c.addr, c.key, len(body), body)
 }
 
 // Close ends the connection.

@@ -2,6 +2,7 @@ package pressure
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -24,36 +25,14 @@ type Scene struct {
 // Pair is an idle round and one beside an attack.
 type Pair struct{ Idle, Beside Times }
 
-// Run measures an attack in rounds: idle, beside it, beside it, idle. The sandbox
-// that attacks is made for it and deleted after it.
+// Run measures an attack in rounds: idle, beside it, beside it, idle.
 func (s Scene) Run(ctx context.Context, attack Attack, rounds int) (pairs []Pair, err error) {
-	sb, _, err := s.Host.Open(ctx, sandboxd.OpenRequest{Limits: Limits})
-	if err != nil {
-		return nil, err
-	}
-	defer func() {
-		if derr := s.Host.Delete(context.WithoutCancel(ctx), sb.ID); err == nil {
-			err = derr
-		}
-	}()
-	files, err := s.Host.Files(ctx, sb.ID)
-	if err != nil {
-		return nil, err
-	}
-	program, err := os.Open(s.Program)
-	if err != nil {
-		return nil, err
-	}
-	defer program.Close()
-	if _, err := files.Write(ctx, Intruder, program, sandboxd.WriteOptions{Executable: true, Size: -1}); err != nil {
-		return nil, err
-	}
 	for range rounds {
 		var p [2]Pair
 		if p[0].Idle, err = s.Calls.Round(s.Round); err != nil {
 			return nil, err
 		}
-		err := s.beside(ctx, sb.ID, attack, func() (err error) {
+		err := s.beside(ctx, attack, func() (err error) {
 			for i := range p {
 				if p[i].Beside, err = s.Calls.Round(s.Round); err != nil {
 					return err
@@ -72,35 +51,49 @@ func (s Scene) Run(ctx context.Context, attack Attack, rounds int) (pairs []Pair
 	return pairs, nil
 }
 
-// beside does something while an attack is under way.
-func (s Scene) beside(ctx context.Context, id string, attack Attack, do func() error) (err error) {
-	cmd, _, err := s.Host.StartCommand(ctx, id, sandboxd.CommandSpec{Shell: attack.Shell, Background: true, OutputLimit: 8 << 20})
+// beside does something while an attack is under way in a sandbox of its own, which is
+// stopped when it returns.
+func (s Scene) beside(ctx context.Context, attack Attack, do func() error) (err error) {
+	sb, _, err := s.Host.Open(ctx, sandboxd.OpenRequest{Limits: Limits})
 	if err != nil {
 		return err
 	}
 	defer func() {
-		if _, serr := s.Host.StopCommand(context.WithoutCancel(ctx), id, cmd.ID, 0); err == nil {
-			err = serr
-		}
+		ctx := context.WithoutCancel(ctx)
+		_, serr := s.Host.Stop(ctx, sb.ID) // a delete does not wait for that
+		err = errors.Join(err, serr, s.Host.Delete(ctx, sb.ID))
 	}()
-	if err := s.says(ctx, id, cmd.ID, attack.Says); err != nil {
+	files, err := s.Host.Files(ctx, sb.ID)
+	if err != nil {
+		return err
+	}
+	program, err := os.Open(s.Program)
+	if err != nil {
+		return err
+	}
+	defer program.Close()
+	if _, err := files.Write(ctx, Intruder, program, sandboxd.WriteOptions{Executable: true, Size: -1}); err != nil {
+		return err
+	}
+	cmd, _, err := s.Host.StartCommand(ctx, sb.ID, sandboxd.CommandSpec{Shell: attack.Shell, Background: true, OutputLimit: 8 << 20})
+	if err != nil {
+		return err
+	}
+	if err := s.says(ctx, sb.ID, cmd.ID, attack.Says); err != nil {
 		return err
 	}
 	if attack.Beside != nil {
-		files, err := s.Host.Files(ctx, id)
-		if err != nil {
-			return err
-		}
 		var done sync.WaitGroup
 		defer done.Wait()
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
-		done.Go(func() { attack.Beside(ctx, files) })
+		done.Go(func() { attack.Beside(ctx, s.Calls, sb.ID) })
 	}
 	return do()
 }
 
-// says waits until a command's output holds a text.
+// says waits until a command's output holds a text. In a container an attack may end
+// its own sandbox, because process 1 shares the limit of processes there.
 func (s Scene) says(ctx context.Context, id, command, text string) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
@@ -112,10 +105,12 @@ func (s Scene) says(ctx context.Context, id, command, text string) error {
 	said := ""
 	for !strings.Contains(said, text) {
 		frame, err := stream.Next(ctx)
-		if err != nil {
+		switch {
+		case err != nil:
 			return err
-		}
-		if frame.Ending != nil {
+		case frame.Ending != nil && frame.Ending.Cause == sandboxd.CauseEnvironment:
+			return nil
+		case frame.Ending != nil:
 			return fmt.Errorf("it ended with %+v after %q", *frame.Ending, said)
 		}
 		said += string(frame.Data)

@@ -224,12 +224,11 @@ func evilTime(t *testing.T) time.Duration {
 }
 
 // jitter is what a sample may be without saying anything: one turn of the Go
-// scheduler. Of an init that floods within the rules, as any program may, the host
-// takes what it sends: two processors then have three busy threads, and the turns are
-// the kernel's too.
+// scheduler. An init that floods within the rules, as any program may, has a busy
+// thread of its own and one of the host's at times: there the turns are the kernel's.
 func jitter(behaviour string) time.Duration {
 	if behaviour == "floods" {
-		return 50 * time.Millisecond
+		return 25 * time.Millisecond
 	}
 	return 10 * time.Millisecond
 }

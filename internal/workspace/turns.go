@@ -52,13 +52,14 @@ func (t *turn) step() (over bool, err error) {
 	if now.Sub(t.breathed) < breath {
 		return false, nil
 	}
+	// Kept while resting for others: what all searches together take is what counts.
+	pace.Rest(t.ctx, t.who, now.Sub(t.breathed))
+	t.breathed = time.Now()
 	if now.Sub(t.since) < slice {
-		pace.Rest(t.ctx, t.who, now.Sub(t.breathed))
-		t.breathed = time.Now()
 		return false, nil
 	}
 	t.give()
-	pace.Rest(t.ctx, t.who, now.Sub(t.breathed)) // who waits for the turn has it now
+	time.Sleep(pace.Brief) // who waits for the turn has it now
 	if err := t.take(); err != nil {
 		return false, err
 	}

@@ -198,13 +198,22 @@ func (r *watcher) Next(ctx context.Context) ([]sandboxd.WatchEvent, error) {
 
 // look says what is at the paths now.
 func (r *watcher) look(ctx context.Context, paths []string) ([]sandboxd.WatchEvent, error) {
-	root, err := r.w.root(context.WithoutCancel(ctx))
+	ctx = context.WithoutCancel(ctx) // what was pending is told, or lost
+	root, err := r.w.root(ctx)
 	if err != nil {
 		return nil, err
 	}
 	defer root.Close()
 	events := make([]sandboxd.WatchEvent, 0, len(paths))
+	t := turn{ctx: ctx, who: r.w.key()}
+	if err := t.take(); err != nil {
+		return nil, err
+	}
+	defer t.give()
 	for _, path := range paths {
+		if _, err := t.step(); err != nil {
+			return nil, err // never, as ctx does not end
+		}
 		full := r.prefix + path
 		dir, name := beneath.Split(full)
 		info, err := stat(root, full)

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -27,6 +28,25 @@ func TestProcessOneInItsGroups(t *testing.T) {
 			if !strings.Contains(string(text), inside) {
 				t.Errorf("%s: a thread is outside of %s:\n%s", task, inside, text)
 			}
+		}
+	}
+}
+
+// TestSandboxesWeighLessThanTheServer looks at the weight of all sandboxes together.
+func TestSandboxesWeighLessThanTheServer(t *testing.T) {
+	need(t)
+	b := openBox(t, nil)
+	for _, r := range b.d.groups.roots {
+		if !slices.Contains(r.controllers, "cpu") {
+			continue
+		}
+		file, want := filepath.Join(r.base, "cpu.shares"), sharesV1
+		if b.d.groups.v2 {
+			file, want = filepath.Join(filepath.Dir(r.base), "cpu.weight"), weightV2
+		}
+		text, err := os.ReadFile(file)
+		if err != nil || strings.TrimSpace(string(text)) != want {
+			t.Errorf("%s is %q, want %s: %v", file, text, want, err)
 		}
 	}
 }
