@@ -31,6 +31,12 @@ func serveAttached() error {
 		return fmt.Errorf("read the specification: %w", err)
 	}
 	step, err := setup.Settle(spec)
+	spawner := spawn.New(nil, uint64(spec.OpenFiles))
+	if err == nil {
+		if err = spawner.Alone(0, 0); err != nil { // the container's limits are all there are
+			step = "marks"
+		}
+	}
 	report := setup.Report{Step: step}
 	if err != nil {
 		report.Error = err.Error()
@@ -38,8 +44,6 @@ func serveAttached() error {
 	if werr := setup.WriteMessage(conn, report); werr != nil || err != nil {
 		return errors.Join(err, werr)
 	}
-	spawner := spawn.New(nil, uint64(spec.OpenFiles))
-	spawner.Alone(0, 0) // the container's limits are all there are
 	go spawner.Reap()
 	return inside.New(spawner, inside.Options{Nonce: spec.Nonce}).Serve(conn)
 }

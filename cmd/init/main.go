@@ -102,7 +102,9 @@ func serve() error {
 	}
 	spawner := spawn.New(groups, uint64(spec.OpenFiles))
 	if spec.Alone {
-		spawner.Alone(uint64(spec.DataBytes), uint64(spec.Processes))
+		if err := spawner.Alone(uint64(spec.DataBytes), uint64(spec.Processes)); err != nil {
+			return err
+		}
 	}
 	go spawner.Reap()
 

@@ -24,6 +24,11 @@ func TestTreesEnd(t *testing.T) {
 			if runtime == "runc" {
 				shell, asleep = deserter+script, 7
 			}
+			if r := b.Run("bash", "-c", "ulimit -x && (ulimit -x 7 || prlimit --locks=7:7) && echo changed"); strings.Contains(r.Stdout, "changed") {
+				t.Errorf("a command has changed its mark: %+v", r)
+			} else if runtime == "runc" && strings.HasPrefix(r.Stdout, "unlimited") {
+				t.Errorf("a command has no mark: %+v", r)
+			}
 			sleeping := func() int {
 				r := b.Run("/bin/sh", "-c", `cat /proc/[0-9]*/cmdline | tr '\0' '\n'`)
 				return strings.Count("\n"+r.Stdout, "\n9876")

@@ -42,7 +42,6 @@ type child struct {
 	groups []int
 	tty    bool
 	limits []rlimit
-	filter *unix.SockFprog // nil for none beside that of process 1
 	zero   [1]byte
 
 	// Written by the new process when it fails.
@@ -54,10 +53,11 @@ type child struct {
 type rlimit struct {
 	resource uintptr
 	value    unix.Rlimit
+	key      key // of who sets it; nothing for most
 }
 
 func newLimit(resource int, most uint64) rlimit {
-	return rlimit{uintptr(resource), unix.Rlimit{Cur: most, Max: most}}
+	return rlimit{resource: uintptr(resource), value: unix.Rlimit{Cur: most, Max: most}}
 }
 
 // usualSlack is the kernel's own, in nanoseconds; process 1 has more.
@@ -72,7 +72,6 @@ const (
 	stepDir
 	stepLimit
 	stepSlack
-	stepFilter
 	stepClose
 	stepExec
 )
@@ -165,19 +164,14 @@ func (c *child) clone() (pid, errno uintptr) {
 	}
 	c.step = stepLimit
 	for i := 0; i < len(c.limits); i++ {
-		if _, _, e = unix.RawSyscall6(unix.SYS_PRLIMIT64, 0, c.limits[i].resource, uintptr(unsafe.Pointer(&c.limits[i].value)), 0, 0, 0); e != 0 {
+		if _, _, e = unix.RawSyscall6(unix.SYS_PRLIMIT64, 0, c.limits[i].resource, uintptr(unsafe.Pointer(&c.limits[i].value)), 0,
+			uintptr(c.limits[i].key[0]), uintptr(c.limits[i].key[1])); e != 0 {
 			goto failed
 		}
 	}
 	c.step = stepSlack
 	if _, _, e = unix.RawSyscall(unix.SYS_PRCTL, unix.PR_SET_TIMERSLACK, usualSlack, 0); e != 0 && e != unix.EINVAL {
 		goto failed // EINVAL: a kernel, as gVisor's, that has none
-	}
-	c.step = stepFilter
-	if c.filter != nil {
-		if _, _, e = unix.RawSyscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, 0, uintptr(unsafe.Pointer(c.filter))); e != 0 {
-			goto failed
-		}
 	}
 	c.step = stepClose
 	if _, _, e = unix.RawSyscall(unix.SYS_CLOSE_RANGE, 3, uintptr(^uint32(0)), unix.CLOSE_RANGE_CLOEXEC); e != 0 && e != unix.ENOSYS && e != unix.EINVAL {
