@@ -123,6 +123,7 @@ type grammar struct {
 	Logs       logsCmd       `cmd:"" help:"Print the output of a command."`
 	Network    networkCmd    `cmd:"" help:"Say what a sandbox's proxy let through and what it refused, and why."`
 	Port       portCmd       `cmd:"" help:"Reach a port of a sandbox on 127.0.0.1 here, or list its ports."`
+	Image      imageCmd      `cmd:"" help:"Import, pull, list and remove what sandboxes can run in."`
 	Stop       stopCmd       `cmd:"" help:"Stop sandboxes and keep their files, or stop one command."`
 	Rm         rmCmd         `cmd:"" help:"Delete sandboxes with their files."`
 	MCP        mcpCmd        `cmd:"" name:"mcp" help:"Serve MCP on stdin and stdout: one sandbox for one agent."`

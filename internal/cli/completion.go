@@ -45,6 +45,13 @@ func vocabulary(model *kong.Application) []word {
 			continue
 		}
 		w := word{name: node.Name, help: node.Help}
+		if len(node.Children) > 0 {
+			var below []string
+			for _, child := range node.Children {
+				below = append(below, child.Name)
+			}
+			w.flags = append(w.flags, flag{values: below})
+		}
 		for _, group := range node.AllFlags(true) {
 			for _, f := range group {
 				one := flag{name: "--" + f.Name, help: f.Help, takesValue: !f.IsBool()}

@@ -134,6 +134,25 @@ func (p *Pool[K, M]) Limit(n int) {
 	p.timer.Reset(quiet)
 }
 
+// Forget ends the members of the kinds that match, and what is just being made of them
+// when it is made.
+func (p *Pool[K, M]) Forget(match func(K) bool) {
+	p.mu.Lock()
+	var all []M
+	for kind, s := range p.kinds {
+		if match(kind) {
+			for _, m := range s.ready {
+				all = append(all, m.m)
+			}
+			delete(p.kinds, kind)
+		}
+	}
+	p.mu.Unlock()
+	for _, m := range all {
+		p.opts.End(m)
+	}
+}
+
 // Ready counts the members of a kind.
 func (p *Pool[K, M]) Ready(kind K) int {
 	p.mu.Lock()
