@@ -89,7 +89,7 @@ type Capabilities struct {
 	Networks            []string `json:"networks"`
 	WorkspaceBind       bool     `json:"workspace_bind"` // false: files live only in the guest
 	Pool                bool     `json:"pool"`           // EnvironmentPool keeps some ready here
-	Images              bool     `json:"images"`         // implements Images
+	Images              bool     `json:"images"`         // has images, or pulls them
 	OCIRuntimes         []string `json:"oci_runtimes,omitempty"`
 }
 
@@ -149,12 +149,29 @@ type Continued interface {
 	Continued() bool
 }
 
-// Images is the optional power of a driver to run what an image holds.
+// Images is the optional power of a driver to run what an image holds, and to keep
+// images. The errors of the last three are those of ImageHost.
 type Images interface {
-	// DefaultImage is used where none is named; "" when one must be.
-	DefaultImage() string
+	// ChooseImage answers the image that an environment has whose request names these
+	// two, of which either may be empty: the driver's default for none, which is ""
+	// where that is the machine's own programs. ClassInvalid where one must be named,
+	// ClassNotFound for one that is not here and cannot be pulled, ClassUnsupported for
+	// an OCI runtime of a driver that has none.
+	ChooseImage(image, ociRuntime string) (string, error)
 	// Environ is what the image of a running environment sets, as KEY=VALUE.
 	Environ(id string) []string
+
+	// ImportImage takes a plain tar.
+	ImportImage(ctx context.Context, req ImageImport, archive io.Reader) (Image, error)
+	ListImages(ctx context.Context) ([]Image, error)
+	// RemoveImage is ClassConflict while an environment has the image.
+	RemoveImage(ctx context.Context, name string) error
+}
+
+// ImagePuller is the optional power of a driver with Images to bring them from
+// registries. Start does, too, when the image of an environment is not there.
+type ImagePuller interface {
+	PullImage(ctx context.Context, req ImagePull, tell func(PullProgress)) (Image, error)
 }
 
 // MemoryKills is the optional power of a driver without CommandGroups to tell that

@@ -1,5 +1,6 @@
 // Package client is the Go client of sandboxd's native API. A Client is a
-// sandboxd.Host, on either listener: what the API cannot do, it cannot do.
+// sandboxd.Host, on either listener, and a sandboxd.ImageHost on the control one: what
+// the API cannot do, it cannot do.
 //
 // It is not a mirror of the wire: callers see the contract's types and errors
 // only. It keeps a pool of connections, never buffers a stream as a whole and

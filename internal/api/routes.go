@@ -38,6 +38,15 @@ func routes() []route {
 		{op("GET", box+"/network", "network-activity", "What the sandbox's proxy let through and what it refused, and why"), typed((*face).network)},
 		{op("GET", "/v1/runtimes", "list-runtimes", "List the catalogue"), typed((*face).runtimes)},
 
+		{op("GET", "/v1/images", "list-images", "List the images of every driver; the images are the administrator's alone"), typed((*face).listImages)},
+		{op("PUT", "/v1/images", "import-image", "Make an image of a root file system: "+importDoc), raw((*face).importImage, spec{
+			query: []param{imageParam, driverParam, {"max_entries", "integer", "Refuse more entries, default 1000000"},
+				{"max_bytes", "integer", "Refuse more bytes, default 16 GiB"}},
+			takes: tarType, answers: "application/json", schema: sandboxd.Image{}, status: "201"})},
+		{op("DELETE", "/v1/images", "remove-image", "Remove an image that no sandbox has"), raw((*face).removeImage, spec{
+			query: []param{imageParam, driverParam}, status: "204"})},
+		{op("POST", "/v1/images/pull", "pull-image", "Bring an image from its registry: "+pullDoc), typed((*face).pullImage)},
+
 		{op("POST", box+"/exec", "exec", "Run a command and answer its output: "+execDoc), typed((*face).exec)},
 		{op("POST", box+"/commands", "start-command", "Start a command and answer at once"), typed((*face).startCommand)},
 		{op("GET", box+"/commands", "list-commands", "List commands, oldest first"), typed((*face).listCommands)},
@@ -130,6 +139,9 @@ func typed[I, O any](handle func(*face, context.Context, *I) (*O, error)) func(*
 				Content: map[string]*huma.MediaType{
 					"application/json": {Schema: huma.SchemaFromType(api.OpenAPI().Components.Schemas, typeOf(Result{}))},
 					ndjson:             {Schema: &huma.Schema{Type: "string"}}}}}
+		case "pull-image":
+			op.Responses = map[string]*huma.Response{"200": {Description: "How far it is, and last the image",
+				Content: map[string]*huma.MediaType{ndjson: {Schema: huma.SchemaFromType(api.OpenAPI().Components.Schemas, typeOf(PullLine{}))}}}}
 		case "start-command", "edit-file":
 			op.MaxBodyBytes = execBody + 1
 		case "write-files":
@@ -146,6 +158,8 @@ var (
 	pathParam   = param{"path", "string", "Relative to the workspace; any bytes, percent-encoded"}
 	skipParam   = param{"skip_hidden", "boolean", "Leave out names that begin with a dot, and what is below"}
 	timeParam   = param{"time_s", "integer", "Most seconds to search, default 20, at most 60"}
+	imageParam  = param{"name", "string", "Name of the image, as tools or tools:1"}
+	driverParam = param{"driver", "string", "Driver whose image it is, default the first that suits"}
 	uploadParam = param{"upload", "string", "Id of the upload, of the caller's choice"}
 )
 

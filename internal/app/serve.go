@@ -176,8 +176,11 @@ func (s *server) openHost(ctx context.Context, dir *datadir.Dir) error {
 
 func (s *server) openListeners(ctx context.Context, dir *datadir.Dir, key, hostToken string) error {
 	hostFor := func(*http.Request) (sandboxd.Host, error) { return s.host, nil }
+	// The token between control and hosts has no power over images: it is shared by
+	// all whom a control serves.
+	others := func(*http.Request) (sandboxd.Host, error) { return struct{ sandboxd.Host }{s.host}, nil }
 	if s.o.HostListen != "" {
-		addr, err := listen(ctx, s.o.HostListen, api.HostListener(api.Config{Token: hostToken, OtherToken: key, HostFor: hostFor, AllowedHosts: s.o.AllowedHosts,
+		addr, err := listen(ctx, s.o.HostListen, api.HostListener(api.Config{Token: hostToken, OtherToken: key, HostFor: others, AllowedHosts: s.o.AllowedHosts,
 			Version: Version, Roles: []string{"host", "control"}, Log: s.log}), s.opened, s.failed)
 		if err != nil {
 			return err

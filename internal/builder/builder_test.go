@@ -273,7 +273,10 @@ func TestTheMostPatientCallerDecides(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := newBench(base)
 		hold := make(chan struct{})
-		e.behave(func(context.Context, func(string)) error { <-hold; return sandboxd.Errorf(sandboxd.ClassUnavailable, "no") })
+		e.behave(func(context.Context, func(string)) error {
+			<-hold
+			return sandboxd.Errorf(sandboxd.ClassUnavailable, "no")
+		})
 		b := newBuilder(t, e)
 		var callers sync.WaitGroup
 		for _, tries := range []int{1, 3} {

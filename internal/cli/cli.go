@@ -130,6 +130,7 @@ type grammar struct {
 	Network    networkCmd    `cmd:"" help:"Say what a sandbox's proxy let through and what it refused, and why."`
 	Port       portCmd       `cmd:"" help:"Reach a port of a sandbox on 127.0.0.1 here, or list its ports."`
 	Runtimes   runtimesCmd   `cmd:"" help:"List what the server offers to open, or check and print a catalogue of runtimes."`
+	Image      imageCmd      `cmd:"" help:"Import, pull, list and remove what sandboxes can run in."`
 	Stop       stopCmd       `cmd:"" help:"Stop sandboxes and keep their files, or stop one command."`
 	Rm         rmCmd         `cmd:"" help:"Delete sandboxes with their files."`
 	MCP        mcpCmd        `cmd:"" name:"mcp" help:"Serve MCP on stdin and stdout: one sandbox for one agent."`

@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"strings"
 
+	"golang.org/x/term"
+
 	"sandboxd"
 )
 
@@ -108,7 +110,9 @@ func (c *cpCmd) Run(ctx context.Context, p Process) error {
 // copyIn works as cp -r: into a directory that is there, else to that name.
 func copyIn(ctx context.Context, p Process, files sandboxd.Files, from, to string) error {
 	if from == "-" {
-		_, err := files.Write(ctx, to, p.Stdin, sandboxd.WriteOptions{Size: -1})
+		m := measure(p, "copying", -1)
+		_, err := files.Write(ctx, to, m.reader(p.Stdin), sandboxd.WriteOptions{Size: -1})
+		m.end(err)
 		return err
 	}
 	info, err := os.Stat(from)
@@ -130,7 +134,7 @@ func copyIn(ctx context.Context, p Process, files sandboxd.Files, from, to strin
 		if err := files.Mkdir(ctx, to); err != nil {
 			return err
 		}
-		return send(ctx, files, from, to)
+		return send(ctx, p, files, from, to)
 	}
 	f, err := os.Open(from)
 	if err != nil {
@@ -141,7 +145,9 @@ func copyIn(ctx context.Context, p Process, files sandboxd.Files, from, to strin
 	if info.Mode().IsRegular() {
 		expect = info.Size()
 	}
-	_, err = files.Write(ctx, to, f, sandboxd.WriteOptions{Size: expect, Executable: info.Mode()&0o100 != 0})
+	m := measure(p, "copying "+shown(from), expect)
+	_, err = files.Write(ctx, to, m.reader(f), sandboxd.WriteOptions{Size: expect, Executable: info.Mode()&0o100 != 0})
+	m.end(err)
 	return err
 }
 
@@ -151,7 +157,7 @@ func copyOut(ctx context.Context, p Process, files sandboxd.Files, from, to stri
 		return err
 	}
 	if to == "-" {
-		return readTo(ctx, files, from, p.Stdout)
+		return readTo(ctx, p, files, from)
 	}
 	if local, err := os.Stat(to); err == nil && local.IsDir() {
 		name := path.Base(path.Clean("/" + from))
@@ -170,17 +176,25 @@ func copyOut(ctx context.Context, p Process, files sandboxd.Files, from, to stri
 		return localError(err)
 	}
 	defer parent.Close()
-	_, err = fetch(ctx, files, from, destination{root: parent, name: filepath.Base(to), mode: info.Mode})
+	m := measure(p, "copying "+shown(from), info.Size)
+	_, err = fetch(ctx, files, from, destination{root: parent, name: filepath.Base(to), mode: info.Mode, meter: m})
+	m.end(err)
 	return err
 }
 
-func readTo(ctx context.Context, files sandboxd.Files, name string, w io.Writer) error {
+// readTo prints a file; on a terminal it is the file that says how far it is.
+func readTo(ctx context.Context, p Process, files sandboxd.Files, name string) error {
 	r, err := files.Open(ctx, name)
 	if err != nil {
 		return err
 	}
 	defer r.Close()
-	_, err = io.Copy(w, r)
+	var m *meter
+	if f, ok := p.Stdout.(*os.File); !ok || !term.IsTerminal(int(f.Fd())) {
+		m = measure(p, "copying "+shown(name), r.Info().Size)
+	}
+	_, err = io.Copy(p.Stdout, m.reader(r))
+	m.end(err)
 	return err
 }
 

@@ -51,6 +51,9 @@ func (c *runCmd) Run(ctx context.Context, p Process) (err error) {
 	}
 	req := c.request()
 	req.Env, spec.Env = spec.Env, nil
+	if err := bringImage(ctx, p, host, req); err != nil {
+		return err
+	}
 	// The command starts it: one that cannot be started is then deleted like any other.
 	cold := false
 	req.Start = &cold
@@ -77,7 +80,7 @@ func (c *runCmd) Run(ctx context.Context, p Process) (err error) {
 	if err != nil {
 		return err
 	}
-	if err := send(ctx, files, string(c.Copy), ""); err != nil {
+	if err := send(ctx, p, files, string(c.Copy), ""); err != nil {
 		return err
 	}
 	before, err := snapshot(ctx, files)
@@ -155,7 +158,7 @@ func returnOne(ctx context.Context, files sandboxd.Files, root *os.Root, info sa
 	if !filepath.IsLocal(info.Path) {
 		return "refused, it leaves the folder", nil
 	}
-	to := destination{root, info.Path, info.Mode}
+	to := destination{root: root, name: info.Path, mode: info.Mode}
 	_, err := root.Lstat(info.Path)
 	verb := "changed"
 	if os.IsNotExist(err) {

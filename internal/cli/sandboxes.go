@@ -48,7 +48,7 @@ func resolve(ctx context.Context, host sandboxd.Host, ref string) (sandboxd.Sand
 type openFlags struct {
 	Driver  string            `placeholder:"NAME" help:"Driver, the server's first by default."`
 	Runtime string            `placeholder:"NAME" help:"Runtime, machine by default."`
-	Image   string            `placeholder:"REF" help:"Image to run in, as python:3.12-slim; needs the docker driver."`
+	Image   string            `placeholder:"REF" help:"Image to run in: an imported one, or for the docker driver one that can be pulled, as python:3.12-slim."`
 	OCI     string            `name:"oci-runtime" placeholder:"NAME" help:"How its container is isolated, as runsc."`
 	Memory  bytesFlag         `placeholder:"SIZE" help:"Memory, as 512M; 1G by default."`
 	CPUs    float64           `name:"cpus" placeholder:"N" help:"Cores; 2 by default."`
@@ -88,6 +88,11 @@ func (c *createCmd) Run(ctx context.Context, p Process) error {
 	req.Key, req.Env = c.Key, c.Env
 	start := !c.NoStart
 	req.Start = &start
+	if start {
+		if err := bringImage(ctx, p, host, req); err != nil {
+			return err
+		}
+	}
 	sb, created, err := host.Open(ctx, req)
 	if err != nil {
 		return err

@@ -19,7 +19,9 @@ import (
 
 // send packs a local directory into directory `to` of the workspace. Links are
 // sent as links; sockets, devices and pipes are left out.
-func send(ctx context.Context, files sandboxd.Files, dir, to string) error {
+func send(ctx context.Context, p Process, files sandboxd.Files, dir, to string) (err error) {
+	m := measure(p, "copying "+shown(dir), -1)
+	defer func() { m.end(err) }()
 	root, err := os.OpenRoot(dir)
 	if err != nil {
 		return localError(err)
@@ -32,7 +34,7 @@ func send(ctx context.Context, files sandboxd.Files, dir, to string) error {
 		w.CloseWithError(err)
 		packed <- err
 	}()
-	_, err = files.TarIn(ctx, to, r, sandboxd.TarLimits{})
+	_, err = files.TarIn(ctx, to, m.reader(r), sandboxd.TarLimits{})
 	r.CloseWithError(errors.New("the server stopped reading"))
 	if perr := <-packed; perr != nil && err == nil {
 		err = localError(perr)
@@ -90,6 +92,8 @@ type destination struct {
 	root *os.Root
 	name string
 	mode fs.FileMode // only its execute bits count
+
+	meter *meter // of what is put there; nil for none
 }
 
 // fetch copies one regular file out, whole or not at all. changed is false when
@@ -100,7 +104,7 @@ func fetch(ctx context.Context, files sandboxd.Files, from string, to destinatio
 		return false, err
 	}
 	defer r.Close()
-	return to.put(r)
+	return to.put(to.meter.reader(r))
 }
 
 func (to destination) put(r io.Reader) (changed bool, err error) {
@@ -171,7 +175,9 @@ func (to destination) link(target string) (made bool, err error) {
 }
 
 // receive unpacks a directory of the workspace into a local one.
-func receive(ctx context.Context, p Process, files sandboxd.Files, from, to string) error {
+func receive(ctx context.Context, p Process, files sandboxd.Files, from, to string) (err error) {
+	m := measure(p, "copying "+shown(from), -1)
+	defer func() { m.end(err) }()
 	if err := os.MkdirAll(to, 0o755); err != nil {
 		return localError(err)
 	}
@@ -187,7 +193,7 @@ func receive(ctx context.Context, p Process, files sandboxd.Files, from, to stri
 		w.CloseWithError(err)
 		sent <- err
 	}()
-	err = unpack(p, root, r)
+	err = unpack(p, root, m.reader(r))
 	r.CloseWithError(errors.New("unpacking stopped"))
 	if serr := <-sent; serr != nil && (err == nil || errors.Is(err, serr)) {
 		return serr
@@ -214,7 +220,7 @@ func unpack(p Process, root *os.Root, r io.Reader) error {
 		if !filepath.IsLocal(name) || strings.ContainsRune(name, 0) {
 			return sandboxd.Errorf(sandboxd.ClassForbidden, "the archive holds %s, which leaves the directory", shown(head.Name))
 		}
-		if err := unpackEntry(p, destination{root, name, fs.FileMode(head.Mode)}, head, in); err != nil {
+		if err := unpackEntry(p, destination{root: root, name: name, mode: fs.FileMode(head.Mode)}, head, in); err != nil {
 			return err
 		}
 	}

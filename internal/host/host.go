@@ -41,7 +41,8 @@ type Config struct {
 	// Ready is how many environments each driver that has a pool may keep ready, as
 	// long as there are places for them. 0 means none.
 	Ready int
-	// Images lets callers name an image and an OCI runtime, where a driver has them.
+	// Images lets callers name an image and an OCI runtime, where a driver has them, and
+	// bring images.
 	Images bool
 	// Runtimes is the catalogue; nil means the runtime machine alone.
 	Runtimes sandboxd.Runtimes
@@ -91,7 +92,10 @@ type Host struct {
 	pooling bool
 }
 
-var _ sandboxd.Host = (*Host)(nil)
+var (
+	_ sandboxd.Host      = (*Host)(nil)
+	_ sandboxd.ImageHost = (*Host)(nil)
+)
 
 // New opens the host and reconciles: what a former process left running is
 // adopted, what it left half-made is finished or cleaned up. It returns when

@@ -59,34 +59,67 @@ func (h *Host) checkDriver(req *sandboxd.OpenRequest) error {
 			WithHint("start the server with --images any")
 	}
 	for field, text := range map[string]string{"image": req.Image, "oci_runtime": req.OCIRuntime} {
-		if hasControl(text) || strings.ContainsRune(text, ' ') || len(text) > 255 || strings.HasPrefix(text, "-") {
-			return sandboxd.Invalid(field, "must have at most 255 printable bytes without spaces")
+		if err := checkName(field, text); err != nil {
+			return err
 		}
 	}
 	if req.Driver == "" {
-		req.Driver = h.cfg.Drivers[0].Name()
-		for _, d := range h.cfg.Drivers {
-			if _, ok := d.(sandboxd.Images); ok && named {
-				req.Driver = d.Name()
-				break
-			}
-		}
+		req.Driver = h.driverFor(req.Image, req.OCIRuntime)
 	}
 	d := h.drivers[req.Driver]
 	if d == nil {
-		return sandboxd.Invalid("driver", "no such driver works here").WithHint("sandboxd doctor says which do and why others do not")
+		return noDriver()
 	}
 	images, ok := d.(sandboxd.Images)
-	switch {
-	case !ok && named:
-		return sandboxd.Errorf(sandboxd.ClassUnsupported, "the %s driver runs no images", req.Driver).WithHint("the docker driver does; sandboxd doctor says whether it works here")
-	case ok && req.Image == "":
-		// Kept with the sandbox: another default later is not for it.
-		if req.Image = images.DefaultImage(); req.Image == "" {
-			return sandboxd.Invalid("image", "the %s driver needs an image", req.Driver).WithHint("name one in the request, or start the server with --default-image")
+	if !ok {
+		if named {
+			return noImages(req.Driver)
 		}
+		return nil
+	}
+	// Kept with the sandbox: another default later is not for it.
+	var err error
+	req.Image, err = images.ChooseImage(req.Image, req.OCIRuntime)
+	return err
+}
+
+// checkName judges a name that a driver or an engine gets.
+func checkName(field, text string) error {
+	if hasControl(text) || strings.ContainsRune(text, ' ') || len(text) > 255 || strings.HasPrefix(text, "-") {
+		return sandboxd.Invalid(field, "must have at most 255 printable bytes without spaces")
 	}
 	return nil
+}
+
+func noDriver() error {
+	return sandboxd.Invalid("driver", "no such driver works here").WithHint("sandboxd doctor says which do and why others do not")
+}
+
+func noImages(driver string) error {
+	return sandboxd.Errorf(sandboxd.ClassUnsupported, "the %s driver runs no images", driver).WithHint("the docker driver does; sandboxd doctor says whether it works here")
+}
+
+// driverFor answers the driver of a request that names none: the first, or where an
+// image or an OCI runtime is named the first that can take it, else the first that
+// says why it cannot.
+func (h *Host) driverFor(image, ociRuntime string) string {
+	chosen := ""
+	for _, d := range h.cfg.Drivers {
+		images, ok := d.(sandboxd.Images)
+		if image == "" && ociRuntime == "" {
+			return d.Name()
+		}
+		if !ok {
+			continue
+		}
+		if _, err := images.ChooseImage(image, ociRuntime); err == nil {
+			return d.Name()
+		}
+		if chosen == "" {
+			chosen = d.Name()
+		}
+	}
+	return cmp.Or(chosen, h.cfg.Drivers[0].Name())
 }
 
 func fillLimits(l *sandboxd.Limits) error {

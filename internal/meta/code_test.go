@@ -88,11 +88,12 @@ func TestFunctionsTakeFewParameters(t *testing.T) {
 
 // guarded are the packages in which a path may come from a caller, an archive or
 // a sandbox. There, only internal/workspace/beneath opens things by name.
-var guarded = []string{"internal/workspace", "internal/host", "internal/api", "internal/mcp"}
+var guarded = []string{"internal/workspace", "internal/host", "internal/api", "internal/mcp", "internal/image"}
 
 // hostPaths are files of guarded packages whose paths a sandbox cannot
 // influence, each with the reason.
 var hostPaths = map[string]string{
+	"internal/image/store.go":      "directories that only root enters, named by checked names and made-up ones; what an archive says is below them",
 	"internal/host/lifecycle.go":   "journals are named by ids, below a directory that only the host enters",
 	"internal/workspace/layout.go": "directories that only root enters, named by checked keys and ids; what a sandbox owns is below them",
 }

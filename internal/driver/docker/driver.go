@@ -1,6 +1,6 @@
 // Package docker is the driver that isolates with containers of a container
 // engine: any image, under runc, gVisor or another OCI runtime. It is a
-// sandboxd.Driver, sandboxd.Images, sandboxd.MemoryKills and, where it can put
+// sandboxd.Driver, sandboxd.Images, sandboxd.ImagePuller, sandboxd.MemoryKills and, where it can put
 // a sandbox's files into a container that runs, sandboxd.EnvironmentPool. It speaks to the engine by its API alone,
 // never runs anything in a container through it, and passes no path or process of
 // the machine but the directories of a sandbox: process 1 of each container is the
@@ -9,6 +9,7 @@
 package docker
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -52,6 +53,7 @@ const (
 	labelID         = "sandboxd"
 	labelData       = "sandboxd.data" // which data directory, as a hash
 	labelGeneration = "sandboxd.generation"
+	labelImage      = "sandboxd.image" // of an imported image: its name
 )
 
 // Driver runs environments as containers. Make it with New.
@@ -82,6 +84,7 @@ type Driver struct {
 var (
 	_ sandboxd.Driver      = (*Driver)(nil)
 	_ sandboxd.Images      = (*Driver)(nil)
+	_ sandboxd.ImagePuller = (*Driver)(nil)
 	_ sandboxd.MemoryKills = (*Driver)(nil)
 
 	_ sandboxd.EnvironmentPool = (*Driver)(nil)
@@ -305,8 +308,15 @@ func (d *Driver) List(ctx context.Context) ([]string, error) {
 	return ids, nil
 }
 
-// DefaultImage is sandboxd.Images'.
-func (d *Driver) DefaultImage() string { return d.cfg.Image }
+// ChooseImage is sandboxd.Images'. An image that is not here may be pulled by a start,
+// and which OCI runtimes there are the engine says then.
+func (d *Driver) ChooseImage(image, _ string) (string, error) {
+	if image = cmp.Or(image, d.cfg.Image); image == "" {
+		return "", sandboxd.Invalid("image", "the docker driver needs an image").
+			WithHint("name one in the request, or start the server with --default-image")
+	}
+	return image, nil
+}
 
 // Environ is sandboxd.Images'.
 func (d *Driver) Environ(id string) []string {

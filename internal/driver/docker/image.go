@@ -25,18 +25,14 @@ const maxVolumes = 32
 
 // image finds an image by reference or id, and pulls one that is not there.
 func (d *Driver) image(ctx context.Context, ref string) (image, error) {
-	parsed, err := reference.ParseAnyReference(ref)
+	ref, pullable, err := fullRef(ref)
 	if err != nil {
-		return image{}, sandboxd.Invalid("image", "it is no reference of an image").WithHint("as python:3.12-slim or registry.example/team/tools@sha256:...")
-	}
-	named, pullable := parsed.(reference.Named)
-	if pullable {
-		ref = reference.TagNameOnly(named).String()
+		return image{}, err
 	}
 	found, err := d.engine.image(ctx, ref)
 	if isClass(err, sandboxd.ClassNotFound) && pullable {
 		d.cfg.Log.Info("pulling an image", "image", ref)
-		if err := d.engine.pull(ctx, ref); err != nil {
+		if err := d.engine.pull(ctx, ref, nil); err != nil {
 			return image{}, err
 		}
 		found, err = d.engine.image(ctx, ref)
@@ -68,6 +64,18 @@ func (d *Driver) image(ctx context.Context, ref string) (image, error) {
 	return img, nil
 }
 
+// fullRef is a reference with all that it leaves out. An id cannot be pulled.
+func fullRef(ref string) (full string, pullable bool, err error) {
+	parsed, err := reference.ParseAnyReference(ref)
+	if err != nil {
+		return "", false, sandboxd.Invalid("image", "it is no reference of an image").WithHint("as python:3.12-slim or registry.example/team/tools@sha256:...")
+	}
+	if named, ok := parsed.(reference.Named); ok {
+		return reference.TagNameOnly(named).String(), true, nil
+	}
+	return ref, false, nil
+}
+
 // image looks an image up. ClassNotFound if it is not there.
 func (e *engine) image(ctx context.Context, ref string) (client.ImageInspectResult, error) {
 	var found client.ImageInspectResult
@@ -81,12 +89,11 @@ func (e *engine) image(ctx context.Context, ref string) (client.ImageInspectResu
 	return found, err
 }
 
-// pull brings an image. It takes as long as ctx allows.
-func (e *engine) pull(ctx context.Context, ref string) error {
-	progress, err := e.api.ImagePull(ctx, ref, client.ImagePullOptions{})
+// pull brings an image. It takes as long as ctx allows. tell may be nil.
+func (e *engine) pull(ctx context.Context, ref string, tell func(sandboxd.PullProgress)) error {
+	said, err := e.api.ImagePull(ctx, ref, client.ImagePullOptions{})
 	if err == nil {
-		err = progress.Wait(ctx)
-		progress.Close()
+		err = followPull(ctx, said, tell)
 	}
 	return e.explainPull(err)
 }

@@ -57,15 +57,14 @@ type Pool[K comparable, M any] struct {
 	cancel context.CancelFunc
 	done   chan struct{}
 
-	mu       sync.Mutex
-	timer    *time.Timer
-	limit    int
-	last     time.Time // when somebody asked
-	resume   time.Time // after a failure, when the next is tried
-	missing  time.Time // since when one is missing
-	kinds    map[K]*stock[M]
-	unwanted []M // of kinds that are given up
-	closed   bool
+	mu      sync.Mutex
+	timer   *time.Timer
+	limit   int
+	last    time.Time // when somebody asked
+	resume  time.Time // after a failure, when the next is tried
+	missing time.Time // since when one is missing
+	kinds   map[K]*stock[M]
+	closed  bool
 }
 
 // stock is what there is of a kind, and who asked for it.
@@ -123,25 +122,6 @@ func (p *Pool[K, M]) Take(kind K) (m M, ok bool) {
 	return m, true
 }
 
-// Forget gives up the kinds that can be asked for no more, and ends what is ready of
-// them a moment later.
-func (p *Pool[K, M]) Forget(gone func(K) bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.closed {
-		return
-	}
-	for kind, s := range p.kinds {
-		if gone(kind) {
-			for _, m := range s.ready {
-				p.unwanted = append(p.unwanted, m.m)
-			}
-			delete(p.kinds, kind)
-			p.timer.Reset(quiet)
-		}
-	}
-}
-
 // Limit says how many members there may be, of all kinds together. What is above it
 // is ended a moment later.
 func (p *Pool[K, M]) Limit(n int) {
@@ -152,6 +132,25 @@ func (p *Pool[K, M]) Limit(n int) {
 	}
 	p.limit = n
 	p.timer.Reset(quiet)
+}
+
+// Forget ends the members of the kinds that match, and what is just being made of them
+// when it is made.
+func (p *Pool[K, M]) Forget(match func(K) bool) {
+	p.mu.Lock()
+	var all []M
+	for kind, s := range p.kinds {
+		if match(kind) {
+			for _, m := range s.ready {
+				all = append(all, m.m)
+			}
+			delete(p.kinds, kind)
+		}
+	}
+	p.mu.Unlock()
+	for _, m := range all {
+		p.opts.End(m)
+	}
 }
 
 // Ready counts the members of a kind.
@@ -172,7 +171,7 @@ func (p *Pool[K, M]) Close() {
 	p.cancel()
 	<-p.done
 	p.mu.Lock()
-	all := p.unwanted
+	var all []M
 	for _, s := range p.kinds {
 		for _, m := range s.ready {
 			all = append(all, m.m)
@@ -208,7 +207,6 @@ func (p *Pool[K, M]) run() {
 func (p *Pool[K, M]) surplus() (out []M) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	out, p.unwanted = p.unwanted, nil
 	now := time.Now()
 	for kind, target := range p.targets(now) {
 		s := p.kinds[kind]

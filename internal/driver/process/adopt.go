@@ -23,6 +23,7 @@ type handle struct {
 	Init       string          `json:"init"` // name of its program
 	Generation int64           `json:"generation"`
 	Limits     sandboxd.Limits `json:"limits"`
+	Image      string          `json:"image,omitempty"`
 }
 
 // startTime is when a process was started, in clock ticks after boot: together
@@ -72,6 +73,9 @@ func (d *Driver) Adopt(ctx context.Context, id string, raw sandboxd.Handle) erro
 	if err == nil {
 		if d.groups != nil {
 			e.groups.adopt(e.name)
+		}
+		if h.Image != "" {
+			e.release = d.images.Keep(h.Image)
 		}
 		if err = d.commit(e, h.PID, pidfd); err == nil {
 			d.release(e, true)

@@ -1,6 +1,6 @@
 // Package process is the driver that isolates with what the kernel has: its own
 // namespaces, cgroups, a user of its own, Landlock and seccomp, and no daemon.
-// It is a sandboxd.Driver and, where the machine has cgroups for it,
+// It is a sandboxd.Driver, sandboxd.Images and, where the machine has cgroups for it,
 // sandboxd.CommandGroups. Without root it isolates as well as an ordinary user can;
 // see rootless.go. What happens inside the new namespaces is in internal/isolate/setup.
 package process
@@ -23,14 +23,14 @@ import (
 	"sandboxd/internal/driver/initbin"
 	"sandboxd/internal/driver/pool"
 	"sandboxd/internal/driver/queue"
+	"sandboxd/internal/image"
 	"sandboxd/internal/isolate"
 )
 
 // Config says where a driver keeps what.
 type Config struct {
-	DataDir string // names the driver's cgroups; holds bin/
+	DataDir string // names the driver's cgroups; holds bin/ and images/
 	RunDir  string // sockets of running environments; private to root
-	RootDir string // an unpacked image to run in; empty for the machine's /usr
 	Log     *slog.Logger
 }
 
@@ -46,6 +46,7 @@ type Driver struct {
 	bootID   string
 	events   *queue.Queue
 	init     *initbin.Place
+	images   *image.Store
 	weak     weakness
 	ready    *pool.Pool[kind, *member]
 	sweeping sync.Once
@@ -68,6 +69,7 @@ func (w weakness) any() bool { return w.namespaces != 0 || len(w.steps) > 0 }
 var (
 	_ sandboxd.Driver        = (*Driver)(nil)
 	_ sandboxd.CommandGroups = (*Driver)(nil)
+	_ sandboxd.Images        = (*Driver)(nil)
 
 	_ sandboxd.EnvironmentPool = (*Driver)(nil)
 )
@@ -80,6 +82,7 @@ type environment struct {
 	generation int64
 	limits     sandboxd.Limits
 	groups     *commandGroups // nil in the place of one that is only being stopped
+	release    func()         // of its image; nil without one
 	pid        int
 	pidfd      *os.File      // nil until it is started or adopted
 	started    time.Time     // by our clock; zero when adopted
@@ -114,7 +117,8 @@ func New(cfg Config) (*Driver, error) {
 		return nil, fmt.Errorf("make the run directory: %w", err)
 	}
 	d := &Driver{cfg: cfg, seccomp: program, landlock: isolate.LandlockABI(), bootID: string(boot[:36]),
-		events: queue.New(), init: initbin.In(filepath.Join(cfg.DataDir, "bin")), envs: map[string]*environment{}, rootless: os.Geteuid() != 0}
+		events: queue.New(), init: initbin.In(filepath.Join(cfg.DataDir, "bin")), images: image.In(filepath.Join(cfg.DataDir, "images"), "process"),
+		envs: map[string]*environment{}, rootless: os.Geteuid() != 0}
 	d.roll = roll{dir: cfg.RunDir, boot: d.bootID}
 	d.groups, d.groupErr = findGroups(cfg.DataDir)
 	d.ready = pool.New(pool.Options[kind, *member]{Make: d.makeMember, End: d.endMember, Busy: pool.MachineBusy,
@@ -157,6 +161,10 @@ func (e *environment) letGo() {
 	}
 	if e.groups != nil {
 		e.groups.close()
+	}
+	if e.release != nil {
+		e.release()
+		e.release = nil
 	}
 }
 

@@ -19,7 +19,7 @@ const probeUID = 65533
 // environment and stops it: only that shows that they work together.
 func (d *Driver) Fingerprint(ctx context.Context) sandboxd.Fingerprint {
 	fp := sandboxd.Fingerprint{Works: true, Level: d.level(), Capabilities: sandboxd.Capabilities{
-		SurvivesHostRestart: true, CommandCgroup: d.groups != nil, Networks: []string{"none", "proxy"}, WorkspaceBind: true, Pool: d.pools(),
+		SurvivesHostRestart: true, CommandCgroup: d.groups != nil, Networks: []string{"none", "proxy"}, WorkspaceBind: true, Pool: d.pools(), Images: d.images.Any(),
 	}}
 	for _, line := range fp.Level {
 		if line.Needed && !line.OK {
@@ -30,6 +30,7 @@ func (d *Driver) Fingerprint(ctx context.Context) sandboxd.Fingerprint {
 	if d.groups != nil {
 		d.groups.sweep()
 	}
+	d.images.Sweep()
 	if err := d.trial(ctx); err != nil {
 		fp.Works, fp.Reason = false, err.Error()
 		fp.Hint = "a container or a security module may forbid the step that is named; run the server outside of it"

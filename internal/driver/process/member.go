@@ -49,7 +49,11 @@ type member struct{ *launch }
 // makeMember is the pool's.
 func (d *Driver) makeMember(ctx context.Context, k kind) (*member, error) {
 	l := &launch{driver: d, spec: k.spec, name: memberPrefix + sandboxd.NewID(), pooled: true, program: k.program}
-	if err := l.run(ctx); err != nil {
+	err := l.holdImage()
+	if err == nil {
+		err = l.run(ctx)
+	}
+	if err != nil {
 		d.cleanMember(l.name)
 		l.close()
 		return nil, err
@@ -128,6 +132,7 @@ func (d *Driver) handOver(ctx context.Context, e *environment, m *member, spec s
 		d.rename(e, m.name)
 		if err = d.commit(e, m.pid, m.pidfd); err == nil {
 			m.pidfd = -1
+			e.release, m.release = m.release, nil
 			return handle, nil
 		}
 	}

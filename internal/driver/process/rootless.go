@@ -31,21 +31,25 @@ func Open(cfg Config) (sandboxd.Driver, error) {
 		return nil, err
 	}
 	if d.groups == nil {
-		return withoutGroups{d}, nil
+		return withoutGroups{d, d}, nil
 	}
 	if !d.pools() {
-		return withoutPool{d, d}, nil
+		return withoutPool{d, d, d}, nil
 	}
 	return d, nil
 }
 
 // withoutGroups hides what needs cgroups.
-type withoutGroups struct{ sandboxd.Driver }
+type withoutGroups struct {
+	sandboxd.Driver
+	sandboxd.Images
+}
 
 // withoutPool hides what needs root.
 type withoutPool struct {
 	sandboxd.Driver
 	sandboxd.CommandGroups
+	sandboxd.Images
 }
 
 // cloneInto says which namespaces an init is cloned into, and how.

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sandboxd"
+	"sandboxd/internal/image"
 	"sandboxd/internal/isolate/setup"
 )
 
@@ -38,6 +39,7 @@ func (d *Driver) Start(ctx context.Context, spec sandboxd.EnvironmentSpec) (sand
 	if err := d.check(spec); err != nil {
 		return nil, err
 	}
+	spec.Image = image.Canonical(spec.Image)
 	e := &environment{id: spec.ID, name: spec.ID, generation: spec.Generation, limits: spec.Limits, groups: newCommandGroups(d.groups), busy: make(chan struct{}), ended: make(chan struct{})}
 	if err := d.reserve(e); err != nil {
 		return nil, err
@@ -60,9 +62,6 @@ func (d *Driver) check(spec sandboxd.EnvironmentSpec) error {
 		return sandboxd.Invalid("id", "no sandbox has this id")
 	case spec.UID == 0:
 		return sandboxd.Invalid("uid", "a sandbox may not be root")
-	case spec.Image != "":
-		return sandboxd.Errorf(sandboxd.ClassUnsupported, "the process driver runs the machine's own programs and no image").
-			WithHint("open the sandbox with the docker driver")
 	case spec.OCIRuntime != "" || spec.WritableRoot:
 		return sandboxd.Errorf(sandboxd.ClassUnsupported, "the process driver has no OCI runtime and no root that takes writes").
 			WithHint("open the sandbox with the docker driver")
@@ -71,6 +70,10 @@ func (d *Driver) check(spec sandboxd.EnvironmentSpec) error {
 			WithHint("without root a server runs the sandboxes of its own user only; run it as root")
 	case d.groups == nil && !d.rootless:
 		return sandboxd.Wrap(sandboxd.ClassUnavailable, d.groupErr, "the machine has no cgroups that the process driver can use")
+	case spec.Image != "":
+		// Before the pool learns of a kind that cannot be made.
+		_, err := d.images.Get(spec.Image)
+		return err
 	}
 	return nil
 }
@@ -125,6 +128,9 @@ func (d *Driver) start(ctx context.Context, e *environment, spec sandboxd.Enviro
 	}
 	l := &launch{driver: d, spec: spec, name: spec.ID, program: program}
 	defer l.close()
+	if err := l.holdImage(); err != nil {
+		return nil, err
+	}
 	if err := l.run(ctx); err != nil {
 		return nil, err
 	}
@@ -137,6 +143,7 @@ func (d *Driver) start(ctx context.Context, e *environment, spec sandboxd.Enviro
 		return nil, err
 	}
 	l.pidfd = -1
+	e.release, l.release = l.release, nil
 	return handle, nil
 }
 
@@ -184,6 +191,8 @@ type launch struct {
 	name    string // of its cgroups, socket and log
 	pooled  bool   // spec does not know the sandbox
 	program string
+	root    string // of its image; empty for the machine's /usr
+	release func() // of its image; nil without one
 	files   []*os.File
 	orders  *os.File // takes the specification
 	ready   *os.File // has the report
@@ -197,6 +206,17 @@ func (l *launch) close() {
 	if l.pidfd > 0 {
 		unix.Close(l.pidfd)
 	}
+	if l.release != nil {
+		l.release()
+	}
+}
+
+// holdImage finds the image and keeps it from being removed.
+func (l *launch) holdImage() (err error) {
+	if l.spec.Image != "" {
+		l.root, l.release, err = l.driver.images.Hold(l.spec.Image)
+	}
+	return err
 }
 
 // kill ends the process and waits for it.
@@ -278,7 +298,7 @@ func (l *launch) identify() (err error) {
 // handle is that of the sandbox of spec, which l.spec is unless it is pooled.
 func (l *launch) handle(spec sandboxd.EnvironmentSpec) (sandboxd.Handle, error) {
 	return json.Marshal(handle{PID: l.pid, Start: l.start, Boot: l.driver.bootID, Init: filepath.Base(l.program),
-		Generation: spec.Generation, Limits: spec.Limits})
+		Generation: spec.Generation, Limits: spec.Limits, Image: spec.Image})
 }
 
 // fork starts the set-up stage.
@@ -362,7 +382,7 @@ func (l *launch) instruct() error {
 		second.Alone, second.DataBytes, second.Processes = true, l.spec.Limits.MemoryBytes, l.spec.Limits.PIDs
 	}
 	body, err := json.Marshal(setup.Spec{
-		Base: filepath.Join(d.cfg.RunDir, rootMount), Root: d.cfg.RootDir,
+		Base: filepath.Join(d.cfg.RunDir, rootMount), Root: l.root,
 		Workspace: l.spec.Workspace, Home: l.spec.Home, CABundle: l.spec.CABundle, UID: l.spec.UID, Hostname: l.spec.Hostname,
 		TmpBytes: l.spec.Limits.TmpBytes, Seccomp: d.seccomp, Landlock: d.landlock, OOMScore: oomScore,
 		Rootless: d.rootless, InitGroups: len(fds) - commands, Pooled: l.pooled, Second: second, Without: d.weak.steps,

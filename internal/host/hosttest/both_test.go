@@ -74,7 +74,7 @@ func embeddedIn(t testing.TB, dir string, places int, made maker) sandboxd.Host 
 		uids = sandboxd.UIDPool{First: uid, Last: uid, Shared: true}
 	}
 	h, err := host.New(context.Background(), host.Config{DataDir: dir, Store: db, Drivers: []sandboxd.Driver{driver},
-		UIDs: uids, MaxSandboxes: places})
+		UIDs: uids, MaxSandboxes: places, Images: true})
 	if err != nil {
 		t.Fatal(err)
 	}

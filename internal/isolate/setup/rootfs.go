@@ -111,7 +111,8 @@ func (b builder) programs() error {
 
 func list(dir int, name string) ([]string, error) {
 	fd, err := openIn(dir, name, unix.O_RDONLY|unix.O_DIRECTORY)
-	if errors.Is(err, unix.ENOENT) {
+	// In an image it may be anything: a file, or a link that leads nowhere.
+	if err == unix.ENOENT || err == unix.ENOTDIR || err == unix.ELOOP {
 		return nil, nil
 	}
 	if err != nil {

@@ -76,6 +76,19 @@ func (d Dir) OpenStrict(path string, flags int) (int, unix.Stat_t, error) {
 	return checked(-1, flags, unix.EAGAIN)
 }
 
+// OpenInRoot opens a cleaned path as a process would whose root directory this is:
+// absolute links and links that climb end inside. It is for trees that are somebody's
+// root file system; else it is as Open.
+func (d Dir) OpenInRoot(path string, flags int) (int, unix.Stat_t, error) {
+	for range tries {
+		fd, err := open(int(d), path, flags, unix.RESOLVE_IN_ROOT|unix.RESOLVE_NO_MAGICLINKS|unix.RESOLVE_NO_XDEV)
+		if err != unix.EAGAIN {
+			return checked(fd, flags, err)
+		}
+	}
+	return checked(-1, flags, unix.EAGAIN)
+}
+
 // Parent opens the directory in which path ends and answers the name there. The
 // name need not exist. With follow, links at the end are followed, and the name
 // is that of what they lead to; it is "." when that is the directory itself.

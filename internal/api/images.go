@@ -1,0 +1,241 @@
+package api
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/url"
+	"sync/atomic"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/danielgtaylor/huma/v2/adapters/humago"
+
+	"sandboxd"
+)
+
+const (
+	importDoc = `the body is a tar, plain or gzipped, of as many bytes as it takes. The image is there whole or not at all`
+	pullDoc   = `one JSON object a line, {"progress":{...}} as layers arrive and last {"image":{...}}; an {"error":{...}} line ends a pull that failed on the way; blank lines keep an idle one alive`
+)
+
+// PullLine is one line of a pull. It is exported because the framework names its schema.
+type PullLine struct {
+	Progress *sandboxd.PullProgress `json:"progress,omitempty"`
+	Image    *sandboxd.Image        `json:"image,omitempty"`
+	Error    *EnvelopeError         `json:"error,omitempty"`
+}
+
+// imagesOf answers the request's power over images. A Host without it is one that was
+// handed to somebody else than the administrator.
+func (f *face) imagesOf(r *http.Request) (sandboxd.ImageHost, error) {
+	h, err := f.cfg.HostFor(r)
+	if err != nil {
+		return nil, err
+	}
+	images, ok := h.(sandboxd.ImageHost)
+	if !ok {
+		return nil, sandboxd.Errorf(sandboxd.ClassForbidden, "images are the administrator's: this secret has no power over them").
+			WithHint("use the API key of the server's own API, not the host's")
+	}
+	return images, nil
+}
+
+type imagesOutput struct {
+	Body struct {
+		Images []sandboxd.Image `json:"images" nullable:"false"`
+	}
+}
+
+func (f *face) listImages(ctx context.Context, _ *struct{}) (*imagesOutput, error) {
+	images, err := f.imagesOf(callOf(ctx).req)
+	if err != nil {
+		return nil, err
+	}
+	all, err := images.ListImages(ctx)
+	if err != nil {
+		return nil, err
+	}
+	out := &imagesOutput{}
+	out.Body.Images = append([]sandboxd.Image{}, all...)
+	return out, nil
+}
+
+func (f *face) importImage(w http.ResponseWriter, r *http.Request, query url.Values) error {
+	req := sandboxd.ImageImport{Name: query.Get("name"), Driver: query.Get("driver")}
+	var err error
+	if req.Limits.MaxEntries, err = integer(query, "max_entries", 0); err != nil {
+		return err
+	}
+	if req.Limits.MaxBytes, err = integer(query, "max_bytes", 0); err != nil {
+		return err
+	}
+	images, err := f.imagesOf(r)
+	if err != nil {
+		return err
+	}
+	body := &begun{r: r.Body}
+	made, err := images.ImportImage(r.Context(), req, body)
+	switch {
+	case err == nil:
+		answerJSON(w, http.StatusCreated, made)
+		return nil
+	case !body.read.Load():
+		return err // nobody was told to send it
+	}
+	// What is refused is answered while it still arrives, and read on for a while: a
+	// connection that is closed under an upload is reset, and the answer lost.
+	rc := http.NewResponseController(w)
+	_ = rc.EnableFullDuplex()
+	w.Header().Set("Connection", "close")
+	writeError(w, r, err)
+	_ = rc.Flush()
+	drain(r.Body)
+	return nil
+}
+
+// begun remembers whether a body was asked for.
+type begun struct {
+	r    io.Reader
+	read atomic.Bool
+}
+
+func (b *begun) Read(p []byte) (int, error) {
+	b.read.Store(true)
+	return b.r.Read(p)
+}
+
+// drain reads what a client goes on sending until it has seen its answer.
+func drain(body io.Reader) {
+	buf := make([]byte, 64<<10)
+	for end := time.Now().Add(drainTime); time.Now().Before(end); {
+		if _, err := body.Read(buf); err != nil {
+			return
+		}
+	}
+}
+
+// drainTime bounds that.
+const drainTime = 5 * time.Second
+
+func (f *face) removeImage(w http.ResponseWriter, r *http.Request, query url.Values) error {
+	images, err := f.imagesOf(r)
+	if err != nil {
+		return err
+	}
+	if err := images.RemoveImage(r.Context(), query.Get("driver"), query.Get("name")); err != nil {
+		return err
+	}
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
+type pullInput struct {
+	Body sandboxd.ImagePull
+}
+
+// pulled is how a pull ended.
+type pulled struct {
+	image sandboxd.Image
+	err   error
+}
+
+func (f *face) pullImage(ctx context.Context, in *pullInput) (*huma.StreamResponse, error) {
+	images, err := f.imagesOf(callOf(ctx).req)
+	if err != nil {
+		return nil, err
+	}
+	return &huma.StreamResponse{Body: func(hctx huma.Context) {
+		r, w := humago.Unwrap(hctx)
+		if err := f.sendPull(w, r, images, in.Body); err != nil {
+			writeError(w, r, err)
+		}
+	}}, nil
+}
+
+// sendPull answers a pull as lines. One that fails before its first line is answered
+// as every other error.
+func (f *face) sendPull(w http.ResponseWriter, r *http.Request, images sandboxd.ImageHost, req sandboxd.ImagePull) error {
+	ctx, cancel := context.WithCancel(r.Context())
+	news := make(chan sandboxd.PullProgress, 1) // the newest: a slow reader misses some
+	over := make(chan pulled, 1)
+	go func() {
+		var p pulled
+		p.image, p.err = images.PullImage(ctx, req, func(progress sandboxd.PullProgress) {
+			select {
+			case <-news:
+			default:
+			}
+			news <- progress
+		})
+		over <- p
+	}()
+	ended := false
+	defer func() {
+		cancel()
+		if !ended {
+			<-over
+		}
+	}()
+	s := &lineSender{w: w}
+	beat := time.NewTimer(f.pace.heartbeat)
+	defer beat.Stop()
+	for !ended {
+		beat.Reset(f.pace.heartbeat)
+		select {
+		case p := <-over:
+			ended = true
+			switch {
+			case p.err == nil:
+				s.add(PullLine{Image: &p.image})
+			case !s.begun:
+				return p.err
+			default:
+				note(r.Context(), p.err)
+				s.add(PullLine{Error: &envelope(p.err).Err})
+			}
+		case progress := <-news:
+			s.add(PullLine{Progress: &progress})
+		case <-beat.C:
+			s.buf.WriteByte('\n')
+		}
+		if err := s.send(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// lineSender collects lines and sends them at once.
+type lineSender struct {
+	w     http.ResponseWriter
+	buf   bytes.Buffer
+	begun bool
+}
+
+func (s *lineSender) add(v any) {
+	enc := json.NewEncoder(&s.buf)
+	enc.SetEscapeHTML(false)
+	_ = enc.Encode(v)
+}
+
+func (s *lineSender) send() error {
+	if !s.begun {
+		s.begun = true
+		h := s.w.Header()
+		h.Set("Content-Type", ndjson)
+		h.Set("Cache-Control", "no-store")
+		h.Set("X-Accel-Buffering", "no")
+	}
+	_, err := s.w.Write(s.buf.Bytes())
+	s.buf.Reset()
+	if err == nil {
+		err = http.NewResponseController(s.w).Flush()
+	}
+	if err != nil {
+		return sandboxd.Wrap(sandboxd.ClassUnavailable, err, "the client went away")
+	}
+	return nil
+}
