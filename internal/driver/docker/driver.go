@@ -11,6 +11,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -111,7 +112,7 @@ func New(cfg Config) (*Driver, error) {
 	if cfg.RunDir == "" {
 		cfg.RunDir = filepath.Join(cfg.DataDir, "run", "docker")
 	}
-	if err := os.MkdirAll(cfg.RunDir, 0o700); err != nil {
+	if err := errors.Join(os.MkdirAll(cfg.DataDir, 0o700), os.MkdirAll(cfg.RunDir, 0o700)); err != nil {
 		return nil, fmt.Errorf("make the run directory: %w", err)
 	}
 	d := &Driver{cfg: cfg, init: initbin.ReadableIn(filepath.Join(cfg.DataDir, "bin")), events: queue.New(),
@@ -127,7 +128,12 @@ func New(cfg Config) (*Driver, error) {
 		return nil, err
 	}
 	d.profile = string(profile)
-	sum := sha256.Sum256([]byte(cfg.DataDir))
+	// Without links: the directory by another name has the same containers.
+	real, err := filepath.EvalSymlinks(cfg.DataDir)
+	if err != nil {
+		return nil, err
+	}
+	sum := sha256.Sum256([]byte(real))
 	d.data = hex.EncodeToString(sum[:8])
 	if boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id"); err == nil && len(boot) >= 36 {
 		d.bootID = string(boot[:36])
@@ -171,7 +177,9 @@ func (d *Driver) Close() error {
 
 var errClosed = sandboxd.Errorf(sandboxd.ClassUnavailable, "the driver is closed")
 
-func containerName(id string) string { return "sandboxd-" + id }
+// containerName tells a person whose a container is. Nothing is found by it: a copy of
+// the data directory has the same ids.
+func (d *Driver) containerName(id string) string { return "sandboxd-" + id + "-" + d.data[:8] }
 
 // release ends what holds an environment's place; without keep the place is free.
 func (d *Driver) release(e *environment, keep bool) {
@@ -268,7 +276,7 @@ func (d *Driver) Inspect(_ context.Context, id string) (sandboxd.EnvironmentStat
 
 // List is sandboxd.Driver's: what has our labels.
 func (d *Driver) List(ctx context.Context) ([]string, error) {
-	found, err := d.engine.list(ctx, d.data)
+	found, err := d.engine.list(ctx, labelData+"="+d.data)
 	if err != nil {
 		return nil, err
 	}
@@ -347,10 +355,18 @@ func (d *Driver) hold(ctx context.Context, id string) (*environment, error) {
 	}
 }
 
-// clean removes the container of an id, running or not, and our files of it.
+// clean removes the container of an id, running or not, and our files of it. Which
+// one is ours, the labels say: a server on a copy of the data directory has the same
+// ids and other containers.
 func (d *Driver) clean(ctx context.Context, id string) error {
-	if err := d.engine.remove(ctx, containerName(id)); err != nil {
+	found, err := d.engine.list(ctx, labelData+"="+d.data, labelID+"="+id)
+	if err != nil {
 		return err
+	}
+	for _, c := range found {
+		if err := d.engine.remove(ctx, c.ID); err != nil {
+			return err
+		}
 	}
 	return os.RemoveAll(d.filesOf(id))
 }

@@ -94,8 +94,8 @@ func harness(t testing.TB, e dockertest.Engine) drivertest.Harness {
 		Echo:  func(text string) []string { return []string{"echo", text} },
 		Sleep: []string{"sleep", "1000"},
 		Show:  func(name string) []string { return []string{"cat", name} },
-		End: func(t testing.TB, _ sandboxd.Driver, id string) {
-			if _, err := e.API.ContainerKill(context.Background(), containerName(id), client.ContainerKillOptions{Signal: "KILL"}); err != nil {
+		End: func(t testing.TB, d sandboxd.Driver, id string) {
+			if _, err := e.API.ContainerKill(context.Background(), d.(*Driver).containerName(id), client.ContainerKillOptions{Signal: "KILL"}); err != nil {
 				t.Fatal(err)
 			}
 		},

@@ -206,7 +206,7 @@ func (d *Driver) options(spec sandboxd.EnvironmentSpec, img image) client.Contai
 	}
 	user := fmt.Sprintf("%d:%d", spec.UID, spec.UID)
 	return client.ContainerCreateOptions{
-		Name: containerName(spec.ID),
+		Name: d.containerName(spec.ID),
 		Config: &container.Config{
 			Image: img.id, Entrypoint: []string{initPath, "attached"}, Cmd: []string{}, Env: initEnviron,
 			User: user, Hostname: spec.Hostname, WorkingDir: "/",
