@@ -23,8 +23,8 @@ func (s stdio) Write(b []byte) (int, error) { return s.out.Write(b) }
 // Close keeps the descriptors: their numbers must not become another file's.
 func (s stdio) Close() error { return nil }
 
-// serveAttached is process 1 of a container.
-func serveAttached() error {
+// serveAttached is process 1 of a container. preference is spawn.Preference's.
+func serveAttached(preference int) error {
 	conn := stdio{in: poller(0), out: poller(1)}
 	var spec setup.Attached
 	if err := setup.ReadMessage(conn, &spec); err != nil {
@@ -40,6 +40,7 @@ func serveAttached() error {
 	}
 	spawner := spawn.New(nil, uint64(spec.OpenFiles))
 	spawner.Alone(0, 0) // the container's limits are all there are
+	spawner.Outlive(preference)
 	go spawner.Reap()
 	return inside.New(spawner, inside.Options{Nonce: spec.Nonce}).Serve(conn)
 }
