@@ -165,6 +165,14 @@ type MemoryKills interface {
 	MemoryKills(id string) int64
 }
 
+// ProcessRefusals is the optional power of a driver without CommandGroups to tell that
+// the limit of processes was met.
+type ProcessRefusals interface {
+	// ProcessRefusals counts the processes and threads that a running environment was
+	// refused since it was started or adopted. counted is false where nobody can tell.
+	ProcessRefusals(id string) (n int64, counted bool)
+}
+
 // GroupUsage are the counters of a command's group.
 type GroupUsage struct {
 	Processes    int           // alive now

@@ -30,7 +30,7 @@ func (d *Driver) Adopt(ctx context.Context, id string, raw sandboxd.Handle) erro
 	}
 	var h handle
 	herr := json.Unmarshal(raw, &h)
-	e := &environment{id: id, generation: h.Generation, limits: h.Limits, busy: make(chan struct{}), ended: make(chan struct{})}
+	e := &environment{id: id, generation: h.Generation, limits: h.Limits, busy: make(chan struct{}), ended: make(chan struct{}), looked: make(chan struct{})}
 	d.mu.Lock()
 	if d.closed {
 		d.mu.Unlock()
@@ -90,6 +90,8 @@ func (d *Driver) adopt(ctx context.Context, e *environment, h handle) error {
 		return errors.New("the container is another sandbox's")
 	}
 	if seen.State.Running {
+		d.findRefusals(e, seen, true)
+		close(e.looked)
 		d.mu.Lock()
 		e.environ = environOf(seen.Config.Env)
 		d.mu.Unlock()

@@ -1,6 +1,6 @@
 // Package docker is the driver that isolates with containers of a container
 // engine: any image, under runc, gVisor or another OCI runtime. It is a
-// sandboxd.Driver, sandboxd.Images and sandboxd.MemoryKills. It speaks to the engine by its API alone,
+// sandboxd.Driver, sandboxd.Images, sandboxd.MemoryKills and sandboxd.ProcessRefusals. It speaks to the engine by its API alone,
 // never runs anything in a container through it, and passes no path or process of
 // the machine but the directories of a sandbox: process 1 of each container is the
 // init, bound in read-only, and the guest protocol runs over the container's own
@@ -71,6 +71,8 @@ var (
 	_ sandboxd.Driver      = (*Driver)(nil)
 	_ sandboxd.Images      = (*Driver)(nil)
 	_ sandboxd.MemoryKills = (*Driver)(nil)
+
+	_ sandboxd.ProcessRefusals = (*Driver)(nil)
 )
 
 // environment is one that this driver started or adopted, or the place of one that
@@ -83,6 +85,8 @@ type environment struct {
 	live       bool          // under Driver.mu: started or adopted, also when it has ended since
 	died       bool          // under Driver.mu: ended before it was live
 	environ    []string      // under Driver.mu
+	looked     chan struct{} // closed when refusals is what it will be
+	refusals   refusals      // once looked is closed
 	started    time.Time     // by our clock; zero when adopted. Under Driver.mu until there is a container
 	stopping   bool          // under Driver.mu
 	busy       chan struct{} // under Driver.mu: not nil while one goes on, closed after it

@@ -91,10 +91,13 @@ func (d *Driver) Fingerprint(ctx context.Context) sandboxd.Fingerprint {
 			return fp
 		}
 	}
-	if err := d.trial(ctx); err != nil {
+	counted, err := d.trial(ctx)
+	if err != nil {
 		fp.Level = append(fp.Level, sandboxd.LevelLine{Name: "trial", Needed: true, Detail: fail(err).Reason, Why: fail(err).Hint})
 		return fail(err)
 	}
+	fp.Level = append(fp.Level, sandboxd.LevelLine{Name: "process limit", OK: counted, Detail: map[bool]string{true: "who meets it is counted", false: "who meets it is not counted"}[counted],
+		Why: "a command that meets it ends as one that fails: the OCI runtime makes no cgroup of the sandbox's processes, or this process cannot read the engine's"})
 	fp.Works = true
 	return fp
 }
@@ -135,31 +138,33 @@ func (d *Driver) level(info system.Info, runtimes []string) []sandboxd.LevelLine
 	return append(lines, line("default image", true, d.cfg.Image, ""))
 }
 
-// trial starts and stops an environment of its own.
-func (d *Driver) trial(ctx context.Context) error {
+// trial starts and stops an environment of its own. counted says whether the driver
+// can tell who meets the limit of processes.
+func (d *Driver) trial(ctx context.Context) (counted bool, err error) {
 	dir, err := os.MkdirTemp(d.cfg.DataDir, "probe-")
 	if err != nil {
-		return sandboxd.Wrap(sandboxd.ClassUnavailable, err, "the data directory cannot be written")
+		return false, sandboxd.Wrap(sandboxd.ClassUnavailable, err, "the data directory cannot be written")
 	}
 	defer os.RemoveAll(dir)
 	spec := sandboxd.EnvironmentSpec{ID: sandboxd.NewID(), Generation: 1, UID: probeUID, Hostname: "probe", OCIRuntime: d.cfg.OCIRuntime,
 		Workspace: filepath.Join(dir, "workspace"), Home: filepath.Join(dir, "home"), Limits: sandboxd.DefaultLimits()}
 	for _, sub := range []string{spec.Workspace, spec.Home} {
 		if err := os.Mkdir(sub, 0o700); err != nil {
-			return err
+			return false, err
 		}
 	}
 	if spec.Image, err = d.engine.emptyImage(ctx); err != nil {
-		return err
+		return false, err
 	}
 	defer d.engine.removeImage(context.WithoutCancel(ctx), spec.Image)
 	if err := d.sameFiles(ctx, spec); err != nil {
-		return err
+		return false, err
 	}
 	if _, err := d.Start(ctx, spec); err != nil {
-		return err
+		return false, err
 	}
-	return d.Stop(ctx, spec.ID)
+	_, counted = d.ProcessRefusals(spec.ID)
+	return counted, d.Stop(ctx, spec.ID)
 }
 
 // sameFiles sees, before anything runs, that the engine binds the directory that

@@ -60,7 +60,7 @@ func (d *Driver) Start(ctx context.Context, spec sandboxd.EnvironmentSpec) (sand
 		return nil, sandboxd.Invalid("image", "the docker driver needs an image").
 			WithHint("name one in the request, or start the server with --default-image")
 	}
-	e := &environment{id: spec.ID, generation: spec.Generation, limits: spec.Limits, busy: make(chan struct{}), ended: make(chan struct{})}
+	e := &environment{id: spec.ID, generation: spec.Generation, limits: spec.Limits, busy: make(chan struct{}), ended: make(chan struct{}), looked: make(chan struct{})}
 	again, err := d.reserve(e)
 	if err != nil {
 		return nil, err
@@ -255,6 +255,13 @@ func (d *Driver) run(ctx context.Context, e *environment, spec sandboxd.Environm
 		conn.Close()
 		return nil, d.explainStart(err, spec)
 	}
+	// While the init comes up: no command waits for this.
+	d.work.Go(func() {
+		defer close(e.looked)
+		if seen, err := d.engine.inspect(d.ctx, e.container); err == nil {
+			d.findRefusals(e, seen, false)
+		}
+	})
 	handle, err := d.greet(ctx, conn, spec)
 	if err == nil {
 		handle.Container, handle.Boot = e.container, d.bootID
