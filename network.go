@@ -34,11 +34,12 @@ type Network struct {
 
 // NetworkActivity is what a sandbox's proxy did since the server started.
 type NetworkActivity struct {
-	Connections    int64    `json:"connections" doc:"Opened to the outside"`
-	SentBytes      int64    `json:"sent_bytes" doc:"To the outside"`
-	ReceivedBytes  int64    `json:"received_bytes"`
-	Denials        []Denial `json:"denials" nullable:"false" doc:"What was refused, oldest first; the same again counts up"`
-	DenialsDropped int64    `json:"denials_dropped" doc:"Refusals that are not in the list any more"`
+	Since          time.Time `json:"since" doc:"When the server started: nothing before is counted or kept here"`
+	Connections    int64     `json:"connections" doc:"Opened to the outside"`
+	SentBytes      int64     `json:"sent_bytes" doc:"To the outside"`
+	ReceivedBytes  int64     `json:"received_bytes"`
+	Denials        []Denial  `json:"denials" nullable:"false" doc:"What was refused, oldest first; the same again counts up"`
+	DenialsDropped int64     `json:"denials_dropped" doc:"Refusals that are not in the list any more"`
 }
 
 // DenyReason is why a connection was refused.

@@ -29,6 +29,7 @@ var (
 
 // Open implements sandboxd.Host.
 func (h *Host) Open(ctx context.Context, req sandboxd.OpenRequest) (sandboxd.Sandbox, bool, error) {
+	asked := req
 	if err := h.checkOpen(&req); err != nil {
 		return sandboxd.Sandbox{}, false, err
 	}
@@ -42,8 +43,14 @@ func (h *Host) Open(ctx context.Context, req sandboxd.OpenRequest) (sandboxd.San
 		Env: maps.Clone(req.Env),
 	}
 	stored, b, created, err := h.create(ctx, rec, start)
+	if err == nil && !created {
+		err = attachable(asked, req, stored)
+	}
 	if err == nil && start {
 		stored, err = b.start(ctx)
+		if err != nil && created {
+			h.unmake(ctx, rec.ID, err)
+		}
 	}
 	if err != nil {
 		if created && (b == nil || !b.running()) {

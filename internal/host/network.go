@@ -85,10 +85,12 @@ func (h *Host) NetworkActivity(ctx context.Context, id string) (sandboxd.Network
 	b.mu.Lock()
 	gate := b.gate
 	b.mu.Unlock()
-	if gate == nil {
-		return sandboxd.NetworkActivity{Denials: []sandboxd.Denial{}}, nil
+	activity := sandboxd.NetworkActivity{Denials: []sandboxd.Denial{}}
+	if gate != nil {
+		activity = gate.Activity()
 	}
-	return gate.Activity(), nil
+	activity.Since = h.began.UTC()
+	return activity, nil
 }
 
 // offerNetwork has the init listen for its proxy, and serves it.

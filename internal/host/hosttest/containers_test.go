@@ -1,9 +1,12 @@
 package hosttest_test
 
 import (
+	"errors"
 	"testing"
 
 	"sandboxd"
+	"sandboxd/internal/driver/docker"
+	"sandboxd/internal/host"
 )
 
 // endingOf waits for the end of a command.
@@ -22,6 +25,43 @@ func endingOf(t *testing.T, h sandboxd.Host, id, command string) sandboxd.Ending
 		if f.Ending != nil {
 			return *f.Ending
 		}
+	}
+}
+
+// What can never start because of what a request names is not kept: the same key with
+// the right request is next. What is there is not changed by a request for another.
+func TestImagesThatCannotBe(t *testing.T) {
+	dir := t.TempDir()
+	d := dockerDriver("runc")(t, dir)
+	h := embeddedWith(t, dir, host.Config{MaxSandboxes: 1, Images: true, Drivers: []sandboxd.Driver{d}})
+	image := d.(*docker.Driver).DefaultImage()
+	var e *sandboxd.Error
+	for field, req := range map[string]sandboxd.OpenRequest{
+		"image":       {Image: "sha256:0123456789012345678901234567890123456789012345678901234567890123"},
+		"oci_runtime": {OCIRuntime: "no-such-runtime"},
+	} {
+		req.Key = "the-key"
+		_, _, err := h.Open(t.Context(), req)
+		if !errors.As(err, &e) || e.Class != sandboxd.ClassInvalid || e.Field != field {
+			t.Fatalf("%s: %v", field, err)
+		}
+		if list, err := h.List(t.Context(), ""); err != nil || len(list) != 0 {
+			t.Fatalf("kept: %+v, %v", list, err)
+		}
+	}
+	sb, created, err := h.Open(t.Context(), sandboxd.OpenRequest{Key: "the-key", Image: image})
+	if err != nil || !created {
+		t.Fatalf("the right request: %v, %v", created, err)
+	}
+	for field, req := range map[string]sandboxd.OpenRequest{"image": {Image: "another:1"}, "oci_runtime": {OCIRuntime: "runsc"}} {
+		req.Key = "the-key"
+		_, _, err := h.Open(t.Context(), req)
+		if !errors.As(err, &e) || e.Class != sandboxd.ClassConflict || e.Field != field {
+			t.Errorf("another %s: %v", field, err)
+		}
+	}
+	if again, created, err := h.Open(t.Context(), sandboxd.OpenRequest{Key: "the-key", Image: image}); err != nil || created || again.ID != sb.ID {
+		t.Errorf("the same again: %v, %v", created, err)
 	}
 }
 

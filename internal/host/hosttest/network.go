@@ -3,6 +3,7 @@ package hosttest
 import (
 	"slices"
 	"strings"
+	"time"
 
 	"sandboxd"
 )
@@ -20,6 +21,9 @@ func (s *suite) activity(id string) sandboxd.NetworkActivity {
 	s.must(err)
 	if a.Denials == nil {
 		s.Fatal("the denials are null, not a list")
+	}
+	if a.Since.IsZero() || time.Since(a.Since) < 0 {
+		s.Fatalf("counted since %v", a.Since)
 	}
 	return a
 }
