@@ -42,6 +42,8 @@ type Config struct {
 	Ready int
 	// Images lets callers name an image and an OCI runtime, where a driver has them.
 	Images bool
+	// Bridge lets callers have the network bridge, where a driver has it.
+	Bridge bool
 	// OrphanGrace is how long an environment that no record explains is left alone
 	// after start. 0 means 30 s.
 	OrphanGrace time.Duration

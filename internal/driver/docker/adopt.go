@@ -90,6 +90,11 @@ func (d *Driver) adopt(ctx context.Context, e *environment, h handle) error {
 		return errors.New("the container is another sandbox's")
 	}
 	if seen.State.Running {
+		if name := labels[labelNetwork]; name != "" {
+			if err := d.rejoin(name, e.id); err != nil {
+				return sandboxd.Wrap(sandboxd.ClassUnavailable, err, "the fence around sandboxes with a bridge cannot be seen to")
+			}
+		}
 		d.findRefusals(e, seen, true)
 		close(e.looked)
 		d.mu.Lock()

@@ -1,6 +1,7 @@
 // Package docker is the driver that isolates with containers of a container
 // engine: any image, under runc, gVisor or another OCI runtime. It is a
-// sandboxd.Driver, sandboxd.Images, sandboxd.MemoryKills and sandboxd.ProcessRefusals. It speaks to the engine by its API alone,
+// sandboxd.Driver, sandboxd.Images, sandboxd.Bridges, sandboxd.MemoryKills and
+// sandboxd.ProcessRefusals. It speaks to the engine by its API alone,
 // never runs anything in a container through it, and passes no path or process of
 // the machine but the directories of a sandbox: process 1 of each container is the
 // init, bound in read-only, and the guest protocol runs over the container's own
@@ -15,6 +16,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"sync"
@@ -33,6 +35,10 @@ type Config struct {
 	RunDir     string // files bound into containers; private to root; empty for run/docker of DataDir
 	Image      string // of environments that name none
 	OCIRuntime string // of environments that name none; empty for the engine's default
+	// Bridge offers environments a bridge, and Closed are the IPv4 prefixes that nobody
+	// on one reaches.
+	Bridge bool
+	Closed []netip.Prefix
 	// Patience bounds one call to the engine, 30 s by default. A pull is not bounded.
 	Patience time.Duration
 	Log      *slog.Logger
@@ -44,6 +50,7 @@ const (
 	labelID         = "sandboxd"
 	labelData       = "sandboxd.data" // which data directory, as a hash
 	labelGeneration = "sandboxd.generation"
+	labelNetwork    = "sandboxd.network" // name of the network, of one that has a bridge
 )
 
 // Driver runs environments as containers. Make it with New.
@@ -61,6 +68,7 @@ type Driver struct {
 	cancel   context.CancelFunc
 	work     sync.WaitGroup
 	watching watching
+	bridges  *bridges
 
 	mu     sync.Mutex
 	closed bool
@@ -70,6 +78,7 @@ type Driver struct {
 var (
 	_ sandboxd.Driver      = (*Driver)(nil)
 	_ sandboxd.Images      = (*Driver)(nil)
+	_ sandboxd.Bridges     = (*Driver)(nil)
 	_ sandboxd.MemoryKills = (*Driver)(nil)
 
 	_ sandboxd.ProcessRefusals = (*Driver)(nil)
@@ -139,6 +148,7 @@ func New(cfg Config) (*Driver, error) {
 	}
 	sum := sha256.Sum256([]byte(real))
 	d.data = hex.EncodeToString(sum[:8])
+	d.bridges = newBridges(cfg.Closed, d.data)
 	if boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id"); err == nil && len(boot) >= 36 {
 		d.bootID = string(boot[:36])
 	}
@@ -367,10 +377,15 @@ func (d *Driver) clean(ctx context.Context, id string) error {
 	if err != nil {
 		return err
 	}
+	networked := false
 	for _, c := range found {
 		if err := d.engine.remove(ctx, c.ID); err != nil {
 			return err
 		}
+		networked = networked || c.Labels[labelNetwork] != ""
+	}
+	if err := d.leave(ctx, id, networked); err != nil {
+		return err
 	}
 	return os.RemoveAll(d.filesOf(id))
 }

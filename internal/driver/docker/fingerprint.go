@@ -91,13 +91,19 @@ func (d *Driver) Fingerprint(ctx context.Context) sandboxd.Fingerprint {
 			return fp
 		}
 	}
-	counted, err := d.trial(ctx)
+	counted, bridge, err := d.trial(ctx, info.DefaultRuntime)
 	if err != nil {
 		fp.Level = append(fp.Level, sandboxd.LevelLine{Name: "trial", Needed: true, Detail: fail(err).Reason, Why: fail(err).Hint})
 		return fail(err)
 	}
 	fp.Level = append(fp.Level, sandboxd.LevelLine{Name: "process limit", OK: counted, Detail: map[bool]string{true: "who meets it is counted", false: "who meets it is not counted"}[counted],
 		Why: "a command that meets it ends as one that fails: the OCI runtime makes no cgroup of the sandbox's processes, or this process cannot read the engine's"})
+	if line, tried := d.bridgeLine(bridge); tried {
+		fp.Level = append(fp.Level, line)
+	}
+	if bridge == nil {
+		fp.Capabilities.Networks = append(fp.Capabilities.Networks, "bridge")
+	}
 	fp.Works = true
 	return fp
 }
@@ -139,32 +145,35 @@ func (d *Driver) level(info system.Info, runtimes []string) []sandboxd.LevelLine
 }
 
 // trial starts and stops an environment of its own. counted says whether the driver
-// can tell who meets the limit of processes.
-func (d *Driver) trial(ctx context.Context) (counted bool, err error) {
+// can tell who meets the limit of processes, bridge why there are no bridges.
+func (d *Driver) trial(ctx context.Context, runtime string) (counted bool, bridge, err error) {
 	dir, err := os.MkdirTemp(d.cfg.DataDir, "probe-")
 	if err != nil {
-		return false, sandboxd.Wrap(sandboxd.ClassUnavailable, err, "the data directory cannot be written")
+		return false, nil, sandboxd.Wrap(sandboxd.ClassUnavailable, err, "the data directory cannot be written")
 	}
 	defer os.RemoveAll(dir)
 	spec := sandboxd.EnvironmentSpec{ID: sandboxd.NewID(), Generation: 1, UID: probeUID, Hostname: "probe", OCIRuntime: d.cfg.OCIRuntime,
 		Workspace: filepath.Join(dir, "workspace"), Home: filepath.Join(dir, "home"), Limits: sandboxd.DefaultLimits()}
 	for _, sub := range []string{spec.Workspace, spec.Home} {
 		if err := os.Mkdir(sub, 0o700); err != nil {
-			return false, err
+			return false, nil, err
 		}
 	}
 	if spec.Image, err = d.engine.emptyImage(ctx); err != nil {
-		return false, err
+		return false, nil, err
 	}
 	defer d.engine.removeImage(context.WithoutCancel(ctx), spec.Image)
 	if err := d.sameFiles(ctx, spec); err != nil {
-		return false, err
+		return false, nil, err
 	}
 	if _, err := d.Start(ctx, spec); err != nil {
-		return false, err
+		return false, nil, err
 	}
 	_, counted = d.ProcessRefusals(spec.ID)
-	return counted, d.Stop(ctx, spec.ID)
+	if err := d.Stop(ctx, spec.ID); err != nil {
+		return false, nil, err
+	}
+	return counted, d.tryBridges(ctx, spec, runtime), nil
 }
 
 // sameFiles sees, before anything runs, that the engine binds the directory that
@@ -180,7 +189,7 @@ func (d *Driver) sameFiles(ctx context.Context, spec sandboxd.EnvironmentSpec) e
 	if err := os.WriteFile(filepath.Join(spec.Workspace, name), mark, 0o600); err != nil {
 		return err
 	}
-	id, err := d.create(ctx, spec, image{id: spec.Image})
+	id, err := d.create(ctx, spec, image{id: spec.Image}, "none")
 	if err != nil {
 		return err
 	}

@@ -58,7 +58,7 @@ func networkIsKept(s *suite) {
 
 func badNetwork(s *suite) {
 	for field, n := range map[string]sandboxd.Network{
-		"network.mode":  {Mode: "bridge"},
+		"network.mode":  {Mode: "host"},
 		"network":       {Allow: []string{"example.com"}},
 		"network.allow": {Mode: sandboxd.NetworkProxy, Allow: []string{"example.com", "ex ample.com"}},
 		"network.deny":  {Mode: sandboxd.NetworkProxy, Deny: []string{"0x7f000001"}},
