@@ -5,6 +5,7 @@ import (
 	"net"
 	"os"
 	"testing"
+	"time"
 
 	"sandboxd/internal/guest/inside"
 	"sandboxd/internal/guest/wire"
@@ -13,7 +14,7 @@ import (
 // lingering is a process whose leader ends at once, while a background child, this
 // test, holds its output open.
 type lingering struct {
-	r *os.File
+	r io.ReadCloser
 	w *os.File
 }
 
@@ -55,5 +56,39 @@ func TestWaitRules(t *testing.T) {
 				t.Fatalf("%+v %v %q", exit, err, sink.Bytes("c"))
 			}
 		})
+	}
+}
+
+// slow is a pipe whose reader does not get to run while there is something to read, as
+// on a machine that is busy.
+type slow struct {
+	*os.File
+	run <-chan struct{}
+}
+
+func (s slow) Read(b []byte) (int, error) {
+	<-s.run
+	return s.File.Read(b)
+}
+
+// TestOutputOfABusyMachine: what the leader wrote is not given up because its reader
+// comes late.
+func TestOutputOfABusyMachine(t *testing.T) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	run := make(chan struct{})
+	h, g := net.Pipe()
+	l, sink := attach(t, inside.New(lingering{slow{r, run}, w}, inside.Options{}), h, g)
+	if err := l.Start(t.Context(), wire.Start{ID: "c", Argv: []string{"x"}, Wait: "leader"}, nil); err != nil {
+		t.Fatal(err)
+	}
+	late := time.AfterFunc(300*time.Millisecond, func() { close(run) })
+	defer late.Stop()
+	exit, err := sink.Wait(t.Context(), "c")
+	if err != nil || exit.Code != 5 || string(sink.Bytes("c")) != "written before the end" {
+		t.Fatalf("%+v %v %q", exit, err, sink.Bytes("c"))
 	}
 }

@@ -10,8 +10,11 @@ import (
 )
 
 // drainTick and drainTicks bound how long output is read after the leader of a
-// command ended while a background child holds the stream open. The time in which
-// output waits for the host does not count: what was written before is not lost.
+// command ended while a background child writes on. Only a tick in which something
+// was read counts, or one of a stream that cannot tell: on a busy machine the pumps
+// may not have run yet, and output may wait for the host. What the leader wrote is in
+// the pipe as one piece, and so many reads bring more than a pipe can hold: none of it
+// is lost.
 const (
 	drainTick  = 5 * time.Millisecond
 	drainTicks = 20
@@ -177,51 +180,36 @@ func (c *command) run(spec wire.Start, groups []int) {
 	s.mu.Unlock()
 }
 
-// drain waits until what the command wrote is read: the streams ended, or nothing
-// is readable, or a background child went on writing for long enough.
+// drain waits until what the command wrote is read: each stream ended, or has nothing
+// to read, or a background child went on writing for long enough.
 func (c *command) drain(read <-chan struct{}) {
-	if c.drained() {
+	if c.settled() {
 		return
 	}
 	tick := time.NewTicker(drainTick)
 	defer tick.Stop()
-	for spent := 0; spent < drainTicks; {
+	for {
 		select {
 		case <-read:
 			return
 		case <-tick.C:
 		}
-		if c.drained() {
+		if c.settled() {
 			return
 		}
-		if !c.blocked() {
-			spent++
-		}
 	}
 }
 
-// drained says that every output ended or has nothing to read now.
-func (c *command) drained() bool {
+// settled says that every output is read as far as drain waits for it. Each call is a
+// tick.
+func (c *command) settled() bool {
 	c.s.mu.Lock()
 	defer c.s.mu.Unlock()
+	all := true
 	for _, p := range c.outputs {
-		if !p.done && (!p.reading || readable(p.o.R)) {
-			return false
-		}
+		all = p.settled() && all
 	}
-	return true
-}
-
-// blocked says that some output waits for room.
-func (c *command) blocked() bool {
-	c.s.mu.Lock()
-	defer c.s.mu.Unlock()
-	for _, p := range c.outputs {
-		if p.waiting {
-			return true
-		}
-	}
-	return false
+	return all
 }
 
 // signal reaches the leader's group or, to end the whole command with SIGKILL, all

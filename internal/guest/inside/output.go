@@ -79,6 +79,9 @@ type pump struct {
 	o Output
 	// under s.mu
 	reading bool // in Read, with nothing in hand
+	reads   int  // that brought something
+	told    int  // reads at the last tick of the drain
+	spent   int  // ticks of the drain
 	waiting bool // for room
 	done    bool
 }
@@ -100,6 +103,9 @@ func (p *pump) run() {
 		n, err := p.o.R.Read(buf)
 		s.mu.Lock()
 		p.reading = false
+		if n > 0 {
+			p.reads++
+		}
 		p.keep(buf[:n])
 		if err != nil {
 			// The end, a terminal whose last holder is gone, or given up on: all
@@ -114,6 +120,19 @@ func (p *pump) run() {
 			widen(p.o.R)
 		}
 	}
+}
+
+// settled is a tick of the drain: it says whether nothing is left to wait for. Under
+// s.mu.
+func (p *pump) settled() bool {
+	if p.done || p.spent >= drainTicks || p.reading && !readable(p.o.R) {
+		return true
+	}
+	if p.reads != p.told || !p.waiting && !askable(p.o.R) {
+		p.told = p.reads
+		p.spent++
+	}
+	return false
 }
 
 // widen lets a program that writes much run on while what it wrote is carried
@@ -147,14 +166,20 @@ func (p *pump) keep(b []byte) {
 	}
 }
 
+// askable says whether r can tell if a read would wait. A terminal cannot: what was
+// written to it may be on its way.
+func askable(r io.Reader) bool {
+	_, ok := r.(syscall.Conn)
+	return ok
+}
+
 // readable says whether a read of r would not wait. What cannot be asked counts
 // as readable.
 func readable(r io.Reader) bool {
-	sc, ok := r.(syscall.Conn)
-	if !ok {
+	if !askable(r) {
 		return true
 	}
-	raw, err := sc.SyscallConn()
+	raw, err := r.(syscall.Conn).SyscallConn()
 	if err != nil {
 		return false
 	}
