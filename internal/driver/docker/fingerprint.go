@@ -236,6 +236,19 @@ func (e *engine) emptyImage(ctx context.Context) (string, error) {
 	return name, err
 }
 
+// MakeImage makes an image with nothing in it on the engine at host, as Config.Host,
+// and answers its name and how to remove it.
+func MakeImage(ctx context.Context, host string) (name string, remove func(context.Context) error, err error) {
+	e, err := newEngine(host, lookTime)
+	if err != nil {
+		return "", nil, err
+	}
+	if name, err = e.emptyImage(ctx); err != nil {
+		return "", nil, errors.Join(err, e.close())
+	}
+	return name, func(ctx context.Context) error { return errors.Join(e.removeImage(ctx, name), e.close()) }, nil
+}
+
 func (e *engine) removeImage(ctx context.Context, name string) error {
 	return e.call(ctx, func(ctx context.Context) error {
 		_, err := e.api.ImageRemove(ctx, name, client.ImageRemoveOptions{PruneChildren: true})
