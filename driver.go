@@ -66,6 +66,7 @@ type EnvironmentSpec struct {
 	Image        string // what is installed; empty for the driver's default
 	OCIRuntime   string // how a container is isolated, as "runsc"; empty for the default
 	WritableRoot bool   // the root file system takes writes; they are lost with the environment
+	Bridge       bool   // a network of the tenant's own, which reaches the world
 }
 
 // EnvironmentStatus is a driver's observation.
@@ -181,6 +182,23 @@ type MemoryKills interface {
 	// killed for memory since it was started or adopted. A kill is counted a moment
 	// after it happened.
 	MemoryKills(id string) int64
+}
+
+// Bridges is the optional power of a driver to give environments a bridge: a network
+// of their tenant's own that reaches the world, and neither the machine, nor private
+// networks, nor another environment.
+type Bridges interface {
+	// BridgeWorks is nil where it does, under an OCI runtime, empty for the default;
+	// ClassUnsupported with the reason otherwise.
+	BridgeWorks(ociRuntime string) error
+}
+
+// ProcessRefusals is the optional power of a driver without CommandGroups to tell that
+// the limit of processes was met.
+type ProcessRefusals interface {
+	// ProcessRefusals counts the processes and threads that a running environment was
+	// refused since it was started or adopted. counted is false where nobody can tell.
+	ProcessRefusals(id string) (n int64, counted bool)
 }
 
 // GroupUsage are the counters of a command's group.

@@ -12,8 +12,11 @@ import "context"
 type Host interface {
 	// Open creates the sandbox of a key (created is true) or attaches to it. Of
 	// two opens at once one creates. With Start not false it answers when the
-	// environment runs. ClassCapacity when no place is free; ClassInvalid;
-	// ClassUnavailable when the start failed, with the ending kept.
+	// environment runs. ClassCapacity when no place is free; ClassInvalid, also when
+	// the start failed for what the request names, and then nothing was created;
+	// ClassUnavailable when it failed otherwise: the sandbox is cold, with the ending
+	// kept. ClassConflict, with the field, when the sandbox of the key is not as the
+	// request says; what the request leaves open is as the sandbox has it.
 	Open(ctx context.Context, req OpenRequest) (sb Sandbox, created bool, err error)
 	Get(ctx context.Context, id string) (Sandbox, error)
 	// List answers every sandbox that is not deleted, oldest first; with key set,
@@ -65,7 +68,7 @@ type Host interface {
 	// Files is the sandbox's workspace.
 	Files(ctx context.Context, id string) (Files, error)
 	// NetworkActivity is what the sandbox's proxy let through and refused since the
-	// server started; empty for a sandbox without one.
+	// server started, which it says; empty for a sandbox without one.
 	NetworkActivity(ctx context.Context, id string) (NetworkActivity, error)
 	// Runtimes lists the catalogue.
 	Runtimes(ctx context.Context) ([]Runtime, error)

@@ -6,10 +6,12 @@ import "time"
 type NetworkMode string
 
 // The modes. none: its own loopback. proxy: in addition an HTTP proxy of the host
-// on ProxyAddress, which connects to what the sandbox's lists allow.
+// on ProxyAddress, which connects to what the sandbox's lists allow. bridge: a network
+// of its tenant's own, from which it reaches all that is public, and nobody reaches it.
 const (
-	NetworkNone  NetworkMode = "none"
-	NetworkProxy NetworkMode = "proxy"
+	NetworkNone   NetworkMode = "none"
+	NetworkProxy  NetworkMode = "proxy"
+	NetworkBridge NetworkMode = "bridge"
 )
 
 // ProxyPort and ProxyAddress are where the proxy is, inside every sandbox that has
@@ -25,7 +27,7 @@ const CABundle = "/run/sandboxd/ca.pem"
 
 // Network is what a sandbox may reach. It is fixed when the sandbox is made.
 type Network struct {
-	Mode NetworkMode `json:"mode,omitempty" enum:"none,proxy" doc:"none, the default, or proxy"`
+	Mode NetworkMode `json:"mode,omitempty" enum:"none,proxy,bridge" doc:"none, the default, proxy, or bridge: everything public, in containers and where the host allows it"`
 	// Allow and Deny are lists of rules; a connection needs one of Allow and none of
 	// Deny. A Sandbox has them in their canonical spelling.
 	Allow []string `json:"allow,omitempty" doc:"What the proxy lets through: a host name, *.name for every name below it, * for everything public, an address or prefix; with :port for one port. Empty: nothing"`
@@ -34,11 +36,12 @@ type Network struct {
 
 // NetworkActivity is what a sandbox's proxy did since the server started.
 type NetworkActivity struct {
-	Connections    int64    `json:"connections" doc:"Opened to the outside"`
-	SentBytes      int64    `json:"sent_bytes" doc:"To the outside"`
-	ReceivedBytes  int64    `json:"received_bytes"`
-	Denials        []Denial `json:"denials" nullable:"false" doc:"What was refused, oldest first; the same again counts up"`
-	DenialsDropped int64    `json:"denials_dropped" doc:"Refusals that are not in the list any more"`
+	Since          time.Time `json:"since" doc:"When the server started: nothing before is counted or kept here"`
+	Connections    int64     `json:"connections" doc:"Opened to the outside"`
+	SentBytes      int64     `json:"sent_bytes" doc:"To the outside"`
+	ReceivedBytes  int64     `json:"received_bytes"`
+	Denials        []Denial  `json:"denials" nullable:"false" doc:"What was refused, oldest first; the same again counts up"`
+	DenialsDropped int64     `json:"denials_dropped" doc:"Refusals that are not in the list any more"`
 }
 
 // DenyReason is why a connection was refused.

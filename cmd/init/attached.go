@@ -23,8 +23,8 @@ func (s stdio) Write(b []byte) (int, error) { return s.out.Write(b) }
 // Close keeps the descriptors: their numbers must not become another file's.
 func (s stdio) Close() error { return nil }
 
-// serveAttached is process 1 of a container.
-func serveAttached() error {
+// serveAttached is process 1 of a container. preference is spawn.Preference's.
+func serveAttached(preference int) error {
 	conn := stdio{in: poller(0), out: poller(1)}
 	var spec setup.Attached
 	if err := setup.ReadMessage(conn, &spec); err != nil {
@@ -44,6 +44,7 @@ func serveAttached() error {
 	if werr := setup.WriteMessage(conn, report); werr != nil || err != nil {
 		return errors.Join(err, werr)
 	}
+	spawner.Outlive(preference)
 	go spawner.Reap()
 	return inside.New(spawner, inside.Options{Nonce: spec.Nonce}).Serve(conn)
 }

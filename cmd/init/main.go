@@ -39,15 +39,20 @@ func run() error {
 			return setup.Wait()
 		}
 	}
+	// A container engine has done the first stage's work and passes no descriptors.
+	attached := len(os.Args) > 1 && os.Args[1] == setup.ArgAttached
+	preference := -1
+	if attached {
+		preference = spawn.Preference()
+	}
 	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
 		return err
 	}
 	if err := endure(); err != nil {
 		return err
 	}
-	// A container engine has done the first stage's work and passes no descriptors.
-	if len(os.Args) > 1 && os.Args[1] == setup.ArgAttached {
-		return serveAttached()
+	if attached {
+		return serveAttached(preference)
 	}
 	return serve()
 }

@@ -39,7 +39,7 @@ func doctor(ctx context.Context, p Process, o cli.DoctorOptions) error {
 	}
 	defer os.RemoveAll(scratch)
 	works := false
-	cfg := driverConfig{Data: scratch, Engine: p.Getenv("DOCKER_HOST"), Log: logger(io.Discard, "text")}
+	cfg := driverConfig{Data: scratch, Engine: p.Getenv("DOCKER_HOST"), Bridge: true, Log: logger(io.Discard, "text")}
 	for _, c := range examine(ctx, realDrivers, cfg) {
 		if c.err != nil {
 			c.found.Reason = c.err.Error()

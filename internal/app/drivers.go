@@ -11,6 +11,7 @@ import (
 	"sandboxd/internal/driver/docker"
 	"sandboxd/internal/driver/fake"
 	"sandboxd/internal/driver/process"
+	"sandboxd/internal/egress"
 )
 
 // realDrivers isolate something; they are offered in this order, and the first
@@ -23,6 +24,7 @@ type driverConfig struct {
 	Engine     string // address of the container engine, empty for the default
 	Image      string // of sandboxes in containers that name none
 	OCIRuntime string
+	Bridge     bool // containers may have one
 	Log        *slog.Logger
 }
 
@@ -31,7 +33,8 @@ func newDriver(name string, cfg driverConfig) (sandboxd.Driver, error) {
 	case "process":
 		return process.Open(process.Config{DataDir: cfg.Data, RunDir: filepath.Join(cfg.Data, "run"), Log: cfg.Log})
 	case "docker":
-		return docker.New(docker.Config{Host: cfg.Engine, DataDir: cfg.Data, Image: cfg.Image, OCIRuntime: cfg.OCIRuntime, Log: cfg.Log})
+		return docker.New(docker.Config{Host: cfg.Engine, DataDir: cfg.Data, Image: cfg.Image, OCIRuntime: cfg.OCIRuntime,
+			Bridge: cfg.Bridge, Closed: egress.Closed(), Log: cfg.Log})
 	case "fake":
 		return fake.New(fake.NewWorld(fake.Config{})), nil
 	}

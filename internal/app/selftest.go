@@ -19,6 +19,7 @@ import (
 	"sandboxd/client"
 	"sandboxd/internal/app/datadir"
 	"sandboxd/internal/cli"
+	"sandboxd/internal/driver/docker"
 	"sandboxd/internal/driver/initbin"
 	"sandboxd/internal/host"
 	"sandboxd/internal/selftest"
@@ -49,15 +50,12 @@ func runSelftest(ctx context.Context, p Process, o cli.SelftestOptions) (green b
 	if err != nil {
 		return false, sandboxd.Wrap(sandboxd.ClassUnavailable, err, "there is no prober")
 	}
-	drivers, _, err := chooseDrivers(ctx, o.Driver, driverConfig{Data: filepath.Join(dir, "embedded"), Log: log})
+	with := driverConfig{Data: filepath.Join(dir, "embedded"), Engine: p.Getenv("DOCKER_HOST"), Image: o.Image, OCIRuntime: o.OCI, Log: log}
+	chosen, err := selftestDriver(ctx, o, &with, opened)
 	if err != nil {
 		return false, err
 	}
-	for _, d := range drivers {
-		opened.add("driver "+d.Name(), func(context.Context) error { return d.Close() })
-	}
-	chosen := drivers[0]
-	h, err := host.New(ctx, host.Config{DataDir: filepath.Join(dir, "embedded"), Store: store.NewMemory(), Drivers: []sandboxd.Driver{chosen}, UIDs: selftestUIDs(), Log: log})
+	h, err := host.New(ctx, host.Config{DataDir: filepath.Join(dir, "embedded"), Store: store.NewMemory(), Drivers: []sandboxd.Driver{chosen}, UIDs: selftestUIDs(), Images: true, Log: log})
 	if err != nil {
 		return false, err
 	}
@@ -65,8 +63,15 @@ func runSelftest(ctx context.Context, p Process, o cli.SelftestOptions) (green b
 	opened.add("sandboxes", func(ctx context.Context) error { return h.StopAll(ctx) })
 	found := chosen.Fingerprint(ctx)
 	cfg := selftest.Config{Host: h, Driver: chosen.Name(), Prober: prober, Level: found.Level, OneUser: selftestUIDs().Shared, Version: Version}
+	if with.Image != "" {
+		cfg.Image, cfg.OCIRuntime = with.Image, runtimeOf(found, o.OCI)
+		cfg.OwnKernel = strings.Contains(cfg.OCIRuntime, "runsc")
+	}
 	if found.Capabilities.SurvivesHostRestart {
 		server := &childServer{data: filepath.Join(dir, "server"), driver: chosen.Name()}
+		if with.Image != "" {
+			server.more = []string{"--default-image", cfg.Image, "--oci-runtime", cfg.OCIRuntime}
+		}
 		opened.add("server", func(context.Context) error { return server.end() })
 		cfg.Server = server
 	}
@@ -84,10 +89,52 @@ func runSelftest(ctx context.Context, p Process, o cli.SelftestOptions) (green b
 	return report.Green, print(p.Stdout)
 }
 
+// selftestDriver makes the driver that is tried. One that runs images gets one with
+// nothing in it, unless one is named: the prober needs nothing. What is to be undone
+// goes to opened, the image after the driver.
+func selftestDriver(ctx context.Context, o cli.SelftestOptions, with *driverConfig, opened *closers) (sandboxd.Driver, error) {
+	name := o.Driver
+	if name == "auto" && (o.Image != "" || o.OCI != "") {
+		name = "docker" // what else would have them
+	}
+	for {
+		if name == "docker" && with.Image == "" {
+			image, remove, err := docker.MakeImage(ctx, with.Engine)
+			if err != nil {
+				return nil, err
+			}
+			opened.add("image", remove)
+			with.Image = image
+		}
+		drivers, _, err := chooseDrivers(ctx, name, *with)
+		if err != nil {
+			return nil, err
+		}
+		for _, d := range drivers {
+			opened.add("driver "+d.Name(), func(context.Context) error { return d.Close() })
+		}
+		if drivers[0].Name() != "docker" || with.Image != "" {
+			return drivers[0], nil
+		}
+		name = drivers[0].Name()
+	}
+}
+
+// runtimeOf is the OCI runtime that sandboxes have, by name.
+func runtimeOf(found sandboxd.Fingerprint, asked string) string {
+	for _, l := range found.Level {
+		if runtime, _, ok := strings.Cut(l.Detail, " of "); ok && l.Name == "runtime" && asked == "" {
+			return runtime
+		}
+	}
+	return asked
+}
+
 // childServer is `sandboxd serve` as a process of its own: what the selftest
 // kills, and what finds everything again.
 type childServer struct {
 	data, driver string
+	more         []string // arguments
 
 	cmd    *exec.Cmd
 	client *client.Client
@@ -106,6 +153,7 @@ func (c *childServer) Start(ctx context.Context) (sandboxd.Host, error) {
 	}
 	// Not bound to ctx: it must end its sandboxes.
 	cmd := exec.Command(program, "serve", "--data", c.data, "--driver", c.driver, "--listen", "127.0.0.1:0", "--stop-on-interrupt")
+	cmd.Args = append(cmd.Args, c.more...)
 	for _, v := range os.Environ() {
 		if !strings.HasPrefix(v, "SANDBOXD_") { // the settings of another server
 			cmd.Env = append(cmd.Env, v)

@@ -133,7 +133,7 @@ func (s *server) open(ctx context.Context) error {
 
 func (s *server) openHost(ctx context.Context, dir *datadir.Dir) error {
 	drivers, can, err := chooseDrivers(ctx, s.o.Driver, driverConfig{Data: dir.Path, Engine: s.p.Getenv("DOCKER_HOST"),
-		Image: s.o.DefaultImage, OCIRuntime: s.o.OCIRuntime, Log: s.log})
+		Image: s.o.DefaultImage, OCIRuntime: s.o.OCIRuntime, Bridge: s.o.Bridge == "any", Log: s.log})
 	if err != nil {
 		return err
 	}
@@ -161,7 +161,7 @@ func (s *server) openHost(ctx context.Context, dir *datadir.Dir) error {
 		return err
 	}
 	cfg := host.Config{DataDir: dir.Path, Store: db, Drivers: drivers, UIDs: uids(),
-		MaxSandboxes: s.o.MaxSandboxes, Ready: s.o.Ready, Images: s.o.Images == "any",
+		MaxSandboxes: s.o.MaxSandboxes, Ready: s.o.Ready, Images: s.o.Images == "any", Bridge: s.o.Bridge == "any",
 		Egress: s.egress, CABundle: bundle, Trust: s.o.CABundle != "", Capabilities: can, Log: s.log}
 	if set != nil {
 		cfg.Runtimes = set

@@ -33,7 +33,8 @@ func (c *networkCmd) Run(ctx context.Context, p Process) error {
 		line += ", deny " + strings.Join(sb.Network.Deny, " ")
 	}
 	fmt.Fprintln(p.Stdout, shown(line))
-	fmt.Fprintf(p.Stdout, "%d connections, %s sent, %s received\n", activity.Connections, size(activity.SentBytes), size(activity.ReceivedBytes))
+	fmt.Fprintf(p.Stdout, "%d connections, %s sent, %s received, since the server started %s ago\n",
+		activity.Connections, size(activity.SentBytes), size(activity.ReceivedBytes), age(activity.Since))
 	if len(activity.Denials) == 0 {
 		return nil
 	}

@@ -56,7 +56,7 @@ type openFlags struct {
 	Tmp     bytesFlag         `placeholder:"SIZE" help:"Size of /tmp; 64M by default."`
 	Tenant  string            `placeholder:"NAME" help:"Whose it is; counted against the tenant's ceiling."`
 	Labels  map[string]string `name:"label" mapsep:"none" placeholder:"K=V" help:"Attach a label; repeatable."`
-	Net     string            `enum:",none,proxy" default:"" placeholder:"MODE" help:"Network: none, the default, or proxy, which reaches what --allow says."`
+	Net     string            `enum:",none,proxy,bridge" default:"" placeholder:"MODE" help:"Network: none, the default; proxy, which reaches what --allow says; or bridge, in containers, which reaches everything public, where the host allows it."`
 	Allow   []string          `sep:"none" placeholder:"HOST" help:"What the proxy lets through: host, *.host, * for everything public, an address or a prefix, each with :PORT or without; repeatable, implies --net proxy."`
 	Deny    []string          `sep:"none" placeholder:"HOST" help:"What it refuses although --allow lets it through; repeatable."`
 }

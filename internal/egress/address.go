@@ -43,6 +43,17 @@ type kind struct {
 	what   string
 }
 
+// Closed are the prefixes of IPv4 that no sandbox may reach.
+func Closed() []netip.Prefix {
+	var all []netip.Prefix
+	for _, k := range special {
+		if k.prefix.Addr().Is4() {
+			all = append(all, k.prefix)
+		}
+	}
+	return all
+}
+
 var (
 	public6   = netip.MustParsePrefix("2000::/3")
 	nat64     = netip.MustParsePrefix("64:ff9b::/96")

@@ -96,6 +96,9 @@ func New(cfg Config) *Proxy {
 	return p
 }
 
+// HasUpstream says whether it is a proxy of the operator that makes the connections.
+func (p *Proxy) HasUpstream() bool { return p.cfg.Upstream != nil }
+
 type gateKey struct{}
 
 // Close ends every connection.

@@ -46,7 +46,8 @@ type command struct {
 	adopted bool        // started by a former process
 	over    atomic.Bool // its init said so when the link began; the ending follows
 
-	killsBefore int64 // what the driver had counted of MemoryKills when it began
+	// What the driver had counted of MemoryKills and ProcessRefusals when it began.
+	killsBefore, refusedBefore int64
 
 	lastOutput atomic.Int64 // nanoseconds of Host.uptime
 	followers  atomic.Int64
@@ -222,6 +223,9 @@ func (c *command) begin(ctx context.Context) (*guest.Link, error) {
 	}
 	if kills, ok := c.env.b.driver.(sandboxd.MemoryKills); ok {
 		c.killsBefore = kills.MemoryKills(c.env.b.id)
+	}
+	if refusals, ok := c.env.b.driver.(sandboxd.ProcessRefusals); ok {
+		c.refusedBefore, _ = refusals.ProcessRefusals(c.env.b.id)
 	}
 	argv := c.spec.Argv
 	if c.spec.Shell != "" {

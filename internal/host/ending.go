@@ -125,7 +125,7 @@ func (c *command) explain(exit wire.Exit) sandboxd.Ending {
 		}
 	case killed && !counted && c.memoryKilled():
 		e.Cause = sandboxd.CauseMemory
-		e.Limit = fmt.Sprintf("%d bytes of memory, of the whole sandbox", c.env.memory)
+		e.Limit = fmt.Sprintf("%d bytes of memory, of the whole sandbox", c.env.limits.MemoryBytes)
 	case aborted && c.saidLast("JavaScript heap out of memory"):
 		e.Cause = sandboxd.CauseMemory
 		e.Limit = "the JavaScript heap"
@@ -135,6 +135,9 @@ func (c *command) explain(exit wire.Exit) sandboxd.Ending {
 	case counted && use.PIDsRefused > 0 && code != 0:
 		e.Cause = sandboxd.CausePIDs
 		e.Limit = fmt.Sprintf("%d processes and threads", use.PIDsLimit)
+	case !counted && code != 0 && c.processesRefused():
+		e.Cause = sandboxd.CausePIDs
+		e.Limit = fmt.Sprintf("%d processes and threads, of the whole sandbox", c.env.limits.PIDs)
 	default:
 		e.Cause = sandboxd.CauseExit
 	}
@@ -169,6 +172,17 @@ func (c *command) memoryKilled() bool {
 			return false
 		}
 	}
+}
+
+// processesRefused says whether something of the sandbox met the limit of processes
+// while the command ran, where only the driver can tell.
+func (c *command) processesRefused() bool {
+	d, ok := c.env.b.driver.(sandboxd.ProcessRefusals)
+	if !ok {
+		return false
+	}
+	n, counted := d.ProcessRefusals(c.env.b.id)
+	return counted && n > c.refusedBefore
 }
 
 // signalName is a signal's name; one of the real-time signals, which have none that

@@ -22,7 +22,7 @@ type environment struct {
 	nonce      string
 	vars       map[string]string
 	gate       *egress.Gate // nil without a network
-	memory     int64        // limit of the sandbox, in bytes
+	limits     sandboxd.Limits
 
 	ctx    context.Context // ends with detach
 	detach context.CancelFunc
@@ -42,7 +42,7 @@ func newEnvironment(b *box, rec sandboxd.SandboxRecord) (*environment, error) {
 		return nil, err
 	}
 	env := &environment{
-		b: b, generation: rec.Generation, nonce: rec.Nonce, vars: b.h.varsOf(rec), gate: gate, memory: rec.Limits.MemoryBytes,
+		b: b, generation: rec.Generation, nonce: rec.Nonce, vars: b.h.varsOf(rec), gate: gate, limits: rec.Limits,
 		up: make(chan struct{}), gone: make(chan struct{}), commands: map[string]*command{},
 	}
 	env.ctx, env.detach = context.WithCancel(b.h.ctx)

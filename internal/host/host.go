@@ -49,6 +49,8 @@ type Config struct {
 	// Capabilities are what the drivers can do, by their names; what is not said of a
 	// driver it cannot do for a runtime of the catalogue.
 	Capabilities map[string]sandboxd.Capabilities
+	// Bridge lets callers have the network bridge, where a driver has it.
+	Bridge bool
 	// OrphanGrace is how long an environment that no record explains is left alone
 	// after start. 0 means 30 s.
 	OrphanGrace time.Duration

@@ -29,6 +29,7 @@ var (
 
 // Open implements sandboxd.Host.
 func (h *Host) Open(ctx context.Context, req sandboxd.OpenRequest) (sandboxd.Sandbox, bool, error) {
+	asked := req
 	if err := h.checkOpen(&req); err != nil {
 		return sandboxd.Sandbox{}, false, err
 	}
@@ -42,8 +43,14 @@ func (h *Host) Open(ctx context.Context, req sandboxd.OpenRequest) (sandboxd.San
 		Env: maps.Clone(req.Env),
 	}
 	stored, b, created, err := h.create(ctx, rec, start)
+	if err == nil && !created {
+		err = attachable(asked, req, stored)
+	}
 	if err == nil && start {
 		stored, err = b.start(ctx)
+		if err != nil && created {
+			h.unmake(ctx, rec.ID, err)
+		}
 	} else if err == nil && req.Prepare {
 		stored, err = b.within(ctx, b.prepareOnly)
 	}
@@ -271,6 +278,7 @@ func (b *box) launch(ctx context.Context, rec sandboxd.SandboxRecord) (sandboxd.
 		ID: rec.ID, Generation: rec.Generation, Workspace: work, Home: home, CABundle: b.h.cfg.CABundle, UID: rec.UID,
 		Hostname: "sandbox", Limits: rec.Limits, Nonce: rec.Nonce, Tenant: rec.Tenant,
 		Image: rec.Image, OCIRuntime: rec.OCIRuntime, WritableRoot: rec.Root == sandboxd.RootWritable,
+		Bridge: rec.Network.Mode == sandboxd.NetworkBridge,
 	})
 	if err != nil {
 		return rec, err

@@ -18,13 +18,13 @@ const maxRules = 1000
 func checkNetwork(n *sandboxd.Network) error {
 	*n = known(*n)
 	switch n.Mode {
-	case sandboxd.NetworkNone:
+	case sandboxd.NetworkNone, sandboxd.NetworkBridge:
 		if len(n.Allow)+len(n.Deny) > 0 {
 			return sandboxd.Invalid("network", "allow and deny have a meaning with mode proxy only")
 		}
 	case sandboxd.NetworkProxy:
 	default:
-		return sandboxd.Invalid("network.mode", "must be none or proxy")
+		return sandboxd.Invalid("network.mode", "must be none, proxy or bridge")
 	}
 	for _, l := range []struct {
 		field string
@@ -42,6 +42,23 @@ func checkNetwork(n *sandboxd.Network) error {
 	return nil
 }
 
+// checkBridge says whether a sandbox may have a bridge, and by its driver can.
+func (h *Host) checkBridge(req sandboxd.OpenRequest) error {
+	if req.Network.Mode != sandboxd.NetworkBridge {
+		return nil
+	}
+	if !h.cfg.Bridge {
+		return &sandboxd.Error{Class: sandboxd.ClassForbidden, Field: "network.mode", Message: "this host lets nobody have a bridge",
+			Hint: "use the network proxy, or start the server with --bridge any"}
+	}
+	bridges, ok := h.drivers[req.Driver].(sandboxd.Bridges)
+	if !ok {
+		return &sandboxd.Error{Class: sandboxd.ClassUnsupported, Field: "network.mode", Message: "the " + req.Driver + " driver has no bridge",
+			Hint: "the docker driver has; the network proxy is on every driver"}
+	}
+	return bridges.BridgeWorks(req.OCIRuntime)
+}
+
 // known gives a network that says nothing the mode it has.
 func known(n sandboxd.Network) sandboxd.Network {
 	if n.Mode == "" {
@@ -53,7 +70,11 @@ func known(n sandboxd.Network) sandboxd.Network {
 // openGate answers the way out of a sandbox, the same one for every generation, so
 // that what it counted stays; nil for a sandbox without.
 func (b *box) openGate(n sandboxd.Network) (*egress.Gate, error) {
-	if n.Mode != sandboxd.NetworkProxy {
+	if n.Mode == sandboxd.NetworkBridge && b.h.cfg.Egress.HasUpstream() {
+		// The operator's proxy is at an address that a bridge does not reach, and its
+		// password is not for sandboxes: who asks for it goes by the host.
+		n.Allow = []string{"*"}
+	} else if n.Mode != sandboxd.NetworkProxy {
 		return nil, nil
 	}
 	b.mu.Lock()
@@ -85,10 +106,12 @@ func (h *Host) NetworkActivity(ctx context.Context, id string) (sandboxd.Network
 	b.mu.Lock()
 	gate := b.gate
 	b.mu.Unlock()
-	if gate == nil {
-		return sandboxd.NetworkActivity{Denials: []sandboxd.Denial{}}, nil
+	activity := sandboxd.NetworkActivity{Denials: []sandboxd.Denial{}}
+	if gate != nil {
+		activity = gate.Activity()
 	}
-	return gate.Activity(), nil
+	activity.Since = h.began.UTC()
+	return activity, nil
 }
 
 // offerNetwork has the init listen for its proxy, and serves it.

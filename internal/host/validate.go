@@ -48,6 +48,9 @@ func (h *Host) checkOpen(req *sandboxd.OpenRequest) error {
 	if err := checkNetwork(&req.Network); err != nil {
 		return err
 	}
+	if err := h.checkBridge(*req); err != nil {
+		return err
+	}
 	return fillLimits(&req.Limits)
 }
 

@@ -9,7 +9,9 @@ import (
 )
 
 // asItMustBe has an answer to each attempt that the checks name.
-func asItMustBe() map[string]string {
+func asItMustBe() map[string]string { return answersTo(checks) }
+
+func answersTo(checks []check) map[string]string {
 	found := map[string]string{"status Uid": "7 7 7 7", "status Gid": "7 7 7 7", "command lines": "init |/workspace/prober "}
 	for _, c := range checks {
 		for _, e := range c.expectations {
@@ -57,6 +59,35 @@ func TestJudge(t *testing.T) {
 	}
 	if tried < 70 {
 		t.Errorf("%d changes were tried", tried)
+	}
+}
+
+// TestJudgeOfContainers is TestJudge where other answers are right too.
+func TestJudgeOfContainers(t *testing.T) {
+	for _, own := range []bool{false, true} {
+		judge := func(found map[string]string) []Line {
+			return (&trial{Config: Config{Image: "image", OwnKernel: own}}).judge(found)
+		}
+		right := func() map[string]string {
+			found := answersTo(containerChecks(own))
+			found["command lines"] = "/.sandboxd-init attached |/workspace/prober "
+			return found
+		}
+		if failed := (Report{Lines: judge(right())}).Failed(); len(failed) > 0 {
+			t.Errorf("own kernel %v: %q fail of what is right", own, failed)
+		}
+		for name := range right() {
+			found := right()
+			found[name] = "EFAULT"
+			if failed := (Report{Lines: judge(found)}).Failed(); len(failed) != 1 {
+				t.Errorf("own kernel %v: with another answer to %q these fail: %q", own, name, failed)
+			}
+		}
+		found := right()
+		found["read /sys"] = "ok"
+		if got := verdicts(judge(found))["own root"]; got != Weak {
+			t.Errorf("own kernel %v: who can read /sys is %s", own, got)
+		}
 	}
 }
 

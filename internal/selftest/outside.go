@@ -24,7 +24,7 @@ func (t *trial) boundary(ctx context.Context) ([]Line, error) {
 		return nil, err
 	}
 	lines := t.groups(found)
-	lines = append(Judge(found), append(lines, t.landlock(found["landlock layers left"])...)...)
+	lines = append(t.judge(found), append(lines, t.landlock(found["landlock layers left"])...)...)
 	signals, err := t.signals(ctx, b)
 	return append(lines, signals), err
 }
@@ -62,6 +62,12 @@ func (t *trial) landlock(left string) []Line {
 func (t *trial) signals(ctx context.Context, b *box) (Line, error) {
 	line := Line{Section: "boundary", Mechanism: "process 1", Tried: "every signal to it and to all that can be reached", Why: "its end would be the sandbox's"}
 	if _, err := b.ask(ctx, "signals"); err != nil {
+		if !t.OwnKernel {
+			return line, err
+		}
+		// gVisor's kernel does not spare process 1 what it cannot catch.
+		_, err = b.host.Start(ctx, b.sb.ID)
+		line.Got, line.Verdict = "a sandbox can end its own process 1, and itself with it", Weak
 		return line, err
 	}
 	after, err := b.host.Get(ctx, b.sb.ID)
@@ -114,11 +120,20 @@ func (t *trial) network(ctx context.Context) ([]Line, error) {
 	return []Line{
 		line("network", "network namespace", loopback, "ECONNREFUSED").
 			about("a port of the machine's own loopback", "services there trust who can reach them"),
-		line("network", "network namespace", nowhere, "ENETUNREACH EADDRNOTAVAIL EAFNOSUPPORT").
+		line("network", "network namespace", nowhere, t.noWay()).
 			about("the machine's addresses, its cloud's metadata and the world", "with the network none there is no way out, not even a slow one"),
 		line("network", "network namespace", socket, "ECONNREFUSED EPERM").
 			about("a socket of the machine without a file", "such sockets have no permissions"),
 	}, nil
+}
+
+// noWay are the answers to who dials without a route.
+func (t *trial) noWay() string {
+	const no = "ENETUNREACH EADDRNOTAVAIL EAFNOSUPPORT"
+	if t.OwnKernel {
+		return no + " EHOSTUNREACH"
+	}
+	return no
 }
 
 func (t *trial) dial(ctx context.Context, network string, addresses ...string) (map[string]string, error) {

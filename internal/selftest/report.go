@@ -40,9 +40,11 @@ type Line struct {
 type Report struct {
 	Version string `json:"version"`
 	Driver  string `json:"driver"`
-	Machine string `json:"machine"` // kernel and processor
-	Green   bool   `json:"green"`   // no line is FAIL
-	Lines   []Line `json:"lines"`
+	// OCIRuntime is how containers are isolated, where sandboxes are some.
+	OCIRuntime string `json:"oci_runtime,omitempty"`
+	Machine    string `json:"machine"` // kernel and processor
+	Green      bool   `json:"green"`   // no line is FAIL
+	Lines      []Line `json:"lines"`
 }
 
 // Failed names the mechanisms that have a line that is FAIL, each once, in order.
@@ -77,10 +79,18 @@ func (r Report) JSON(w io.Writer) error {
 	return enc.Encode(r)
 }
 
+// level names what sandboxes are isolated by.
+func (r Report) level() string {
+	if r.OCIRuntime == "" {
+		return r.Driver
+	}
+	return r.Driver + " with " + r.OCIRuntime
+}
+
 // Text writes the report for a person at a terminal.
 func (r Report) Text(w io.Writer) error {
 	var b strings.Builder
-	fmt.Fprintf(&b, "sandboxd %s, driver %s, %s\n", r.Version, r.Driver, r.Machine)
+	fmt.Fprintf(&b, "sandboxd %s, driver %s, %s\n", r.Version, r.level(), r.Machine)
 	section := ""
 	for _, l := range r.Lines {
 		if l.Section != section {
@@ -101,7 +111,7 @@ func (r Report) Text(w io.Writer) error {
 func (r Report) Markdown(w io.Writer) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "# What holds a sandbox in\n\nWritten by `sandboxd selftest --markdown` on the development machine: driver `%s`, %s.\n"+
-		"Run `sandboxd selftest` on yours; it opens sandboxes of its own and needs no server.\n\nThe result here is %s.\n", r.Driver, kernel.FindString(r.Machine), r.conclude())
+		"Run `sandboxd selftest` on yours; it opens sandboxes of its own and needs no server.\n\nThe result here is %s.\n", r.level(), kernel.FindString(r.Machine), r.conclude())
 	section := ""
 	for _, l := range r.Lines {
 		if l.Section != section {
@@ -133,6 +143,12 @@ var uses = map[string]string{
 	"user namespace": "without root it gives the set-up power over the sandbox's own namespaces and nothing else",
 	"pidfd":          "a process is held by a descriptor, so that no other one is meant by its number",
 	"openat2":        "no link in a workspace leads the host out of it",
+	"engine":         "it makes the containers",
+	"runtime":        "it isolates them",
+	"limits":         "they bound what a sandbox takes",
+	"gVisor":         "a kernel of its own answers a sandbox in the machine's place",
+	"live-restore":   "sandboxes outlive a restart of the engine",
+	"process limit":  "who meets it is told so",
 	"mount_setattr":  "a whole tree of mounts becomes read-only in one step",
 	"landlock":       "it repeats by other means what mounts and user say",
 }

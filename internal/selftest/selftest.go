@@ -28,7 +28,11 @@ type Config struct {
 	Host   sandboxd.Host // nobody else's sandboxes are touched; those of the selftest are deleted
 	Driver string        // by which to open sandboxes; empty for the host's first
 	Prober []byte        // the program of internal/isolate/prober, static
-	Level  []sandboxd.LevelLine
+	// Image and OCIRuntime are of containers: Image empty means that sandboxes are none.
+	Image, OCIRuntime string
+	// OwnKernel says that the OCI runtime has another kernel answer in the machine's place.
+	OwnKernel bool
+	Level     []sandboxd.LevelLine
 	// OneUser says that the host has one user for all sandboxes, its own, because it
 	// is not root's: what that costs is weak and no failure.
 	OneUser bool
@@ -43,7 +47,7 @@ const Patience = 30 * time.Second
 // Run tries everything and answers what it found. The error says that ctx ended;
 // what goes wrong otherwise is a line of the report.
 func Run(ctx context.Context, cfg Config) (Report, error) {
-	r := Report{Version: cfg.Version, Driver: cfg.Driver, Machine: machine(), Lines: level(cfg.Level)}
+	r := Report{Version: cfg.Version, Driver: cfg.Driver, OCIRuntime: cfg.OCIRuntime, Machine: machine(), Lines: level(cfg.Level)}
 	t := &trial{Config: cfg}
 	defer t.close(context.WithoutCancel(ctx))
 	for _, part := range []struct {
@@ -98,7 +102,7 @@ func (t *trial) open(ctx context.Context, limits sandboxd.Limits) (*box, error) 
 
 // open answers a box also with an error when there is something to delete.
 func open(ctx context.Context, host sandboxd.Host, cfg Config, limits sandboxd.Limits) (*box, error) {
-	sb, _, err := host.Open(ctx, sandboxd.OpenRequest{Driver: cfg.Driver, Limits: limits})
+	sb, _, err := host.Open(ctx, sandboxd.OpenRequest{Driver: cfg.Driver, Image: cfg.Image, OCIRuntime: cfg.OCIRuntime, Limits: limits})
 	if err != nil {
 		return nil, fmt.Errorf("open a sandbox: %w", err)
 	}

@@ -1,14 +1,20 @@
 package script
 
 import (
+	"encoding/json"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/moby/moby/client"
+
 	"sandboxd/internal/captest"
+	"sandboxd/internal/driver/docker/dockertest"
+	"sandboxd/internal/selftest"
 	"sandboxd/test/server"
 )
 
@@ -42,5 +48,58 @@ func TestAnInterruptedSelftestLeavesNothing(t *testing.T) {
 		if groups := server.Groups(data[0]); len(groups) > 0 {
 			t.Errorf("%s: %v are left", part, groups)
 		}
+	}
+}
+
+// TestSelftestOfContainers needs no image and leaves none. What does not hold under
+// gVisor is what its engine is set up without.
+func TestSelftestOfContainers(t *testing.T) {
+	for _, runtime := range []string{"runc", "runsc"} {
+		t.Run(runtime, func(t *testing.T) {
+			e := dockertest.Find(t, runtime)
+			images := func() int {
+				list, err := e.API.ImageList(t.Context(), client.ImageListOptions{All: true})
+				if err != nil {
+					t.Fatal(err)
+				}
+				return len(list.Items)
+			}
+			before := images()
+			dir := t.TempDir()
+			cmd := exec.Command(server.Program("sandboxd"), "selftest", "--driver", "docker", "--oci-runtime", runtime, "--json")
+			cmd.Env = append(environ(filepath.Join(dir, "unused"), ""), "TMPDIR="+dir, "DOCKER_HOST="+e.Host)
+			out, err := cmd.Output()
+			var report selftest.Report
+			if jerr := json.Unmarshal(out, &report); jerr != nil {
+				t.Fatalf("%v, %v: %s", err, jerr, out)
+			}
+			if report.Driver != "docker" || report.OCIRuntime != runtime {
+				t.Errorf("the report is of %s with %s", report.Driver, report.OCIRuntime)
+			}
+			found, err := e.API.Info(t.Context(), client.InfoOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			var want []string
+			if slices.Contains(found.Info.Runtimes[runtime].Args, "--ignore-cgroups") {
+				want = []string{"cgroup limits"}
+			}
+			if got := report.Failed(); !slices.Equal(got, want) {
+				t.Errorf("what does not hold: %v, want %v: %+v", got, want, report.Lines)
+			}
+			sections := map[string]bool{}
+			for _, l := range report.Lines {
+				sections[l.Section] = true
+			}
+			if len(sections) != 6 {
+				t.Errorf("sections %v", sections)
+			}
+			if after := images(); after != before {
+				t.Errorf("%d images before, %d after", before, after)
+			}
+			if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
+				t.Errorf("%v are left, %v", left, err)
+			}
+		})
 	}
 }

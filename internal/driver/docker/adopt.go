@@ -32,7 +32,7 @@ func (d *Driver) Adopt(ctx context.Context, id string, raw sandboxd.Handle) erro
 	}
 	var h handle
 	herr := json.Unmarshal(raw, &h)
-	e := &environment{id: id, name: d.onDisk(id), generation: h.Generation, limits: h.Limits, busy: make(chan struct{}), ended: make(chan struct{})}
+	e := &environment{id: id, name: d.onDisk(id), generation: h.Generation, limits: h.Limits, busy: make(chan struct{}), ended: make(chan struct{}), looked: make(chan struct{})}
 	d.mu.Lock()
 	if d.closed {
 		d.mu.Unlock()
@@ -95,6 +95,13 @@ func (d *Driver) adopt(ctx context.Context, e *environment, h handle) error {
 		return errors.New("the container is another sandbox's")
 	}
 	if seen.State.Running {
+		if name := labels[labelNetwork]; name != "" {
+			if err := d.rejoin(name, e.id); err != nil {
+				return sandboxd.Wrap(sandboxd.ClassUnavailable, err, "the fence around sandboxes with a bridge cannot be seen to")
+			}
+		}
+		d.findRefusals(e, seen, true)
+		close(e.looked)
 		d.mu.Lock()
 		e.environ = environOf(seen.Config.Env)
 		d.mu.Unlock()

@@ -1,7 +1,8 @@
 // Package docker is the driver that isolates with containers of a container
 // engine: any image, under runc, gVisor or another OCI runtime. It is a
-// sandboxd.Driver, sandboxd.Images, sandboxd.ImagePuller, sandboxd.MemoryKills and, where it can put
-// a sandbox's files into a container that runs, sandboxd.EnvironmentPool. It speaks to the engine by its API alone,
+// sandboxd.Driver, sandboxd.Images, sandboxd.ImagePuller, sandboxd.Bridges, sandboxd.MemoryKills,
+// sandboxd.ProcessRefusals and, where it can put a sandbox's files into a container that
+// runs, sandboxd.EnvironmentPool. It speaks to the engine by its API alone,
 // never runs anything in a container through it, and passes no path or process of
 // the machine but the directories of a sandbox: process 1 of each container is the
 // init, bound in read-only, and the guest protocol runs over the container's own
@@ -13,9 +14,11 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"sync"
@@ -35,6 +38,10 @@ type Config struct {
 	RunDir     string // files bound into containers; private to root; empty for run/docker of DataDir
 	Image      string // of environments that name none
 	OCIRuntime string // of environments that name none; empty for the engine's default
+	// Bridge offers environments a bridge, and Closed are the IPv4 prefixes that nobody
+	// on one reaches.
+	Bridge bool
+	Closed []netip.Prefix
 	// Patience bounds one call to the engine, 30 s by default. A pull is not bounded.
 	Patience time.Duration
 	Log      *slog.Logger
@@ -54,6 +61,7 @@ const (
 	labelData       = "sandboxd.data" // which data directory, as a hash
 	labelGeneration = "sandboxd.generation"
 	labelImage      = "sandboxd.image" // of an imported image: its name
+	labelNetwork    = "sandboxd.network" // name of the network, of one that has a bridge
 )
 
 // Driver runs environments as containers. Make it with New.
@@ -74,6 +82,7 @@ type Driver struct {
 	ready    *pool.Pool[kind, *member]
 	own      string // begins the names of this server's members
 	sweeping sync.Once
+	bridges  *bridges
 
 	mu       sync.Mutex
 	closed   bool
@@ -85,8 +94,10 @@ var (
 	_ sandboxd.Driver      = (*Driver)(nil)
 	_ sandboxd.Images      = (*Driver)(nil)
 	_ sandboxd.ImagePuller = (*Driver)(nil)
+	_ sandboxd.Bridges     = (*Driver)(nil)
 	_ sandboxd.MemoryKills = (*Driver)(nil)
 
+	_ sandboxd.ProcessRefusals = (*Driver)(nil)
 	_ sandboxd.EnvironmentPool = (*Driver)(nil)
 )
 
@@ -101,6 +112,8 @@ type environment struct {
 	live       bool          // under Driver.mu: started or adopted, also when it has ended since
 	died       bool          // under Driver.mu: ended before it was live
 	environ    []string      // under Driver.mu
+	looked     chan struct{} // closed when refusals is what it will be
+	refusals   refusals      // once looked is closed
 	started    time.Time     // by our clock; zero when adopted. Under Driver.mu until there is a container
 	stopping   bool          // under Driver.mu
 	busy       chan struct{} // under Driver.mu: not nil while one goes on, closed after it
@@ -128,7 +141,7 @@ func New(cfg Config) (*Driver, error) {
 	if cfg.RunDir == "" {
 		cfg.RunDir = filepath.Join(cfg.DataDir, "run", "docker")
 	}
-	if err := os.MkdirAll(cfg.RunDir, 0o700); err != nil {
+	if err := errors.Join(os.MkdirAll(cfg.DataDir, 0o700), os.MkdirAll(cfg.RunDir, 0o700)); err != nil {
 		return nil, fmt.Errorf("make the run directory: %w", err)
 	}
 	d := &Driver{cfg: cfg, init: initbin.ReadableIn(filepath.Join(cfg.DataDir, "bin")), events: queue.New(),
@@ -144,8 +157,14 @@ func New(cfg Config) (*Driver, error) {
 		return nil, err
 	}
 	d.profile = string(profile)
-	sum := sha256.Sum256([]byte(cfg.DataDir))
+	// Without links: the directory by another name has the same containers.
+	real, err := filepath.EvalSymlinks(cfg.DataDir)
+	if err != nil {
+		return nil, err
+	}
+	sum := sha256.Sum256([]byte(real))
 	d.data = hex.EncodeToString(sum[:8])
+	d.bridges = newBridges(cfg.Closed, d.data)
 	if boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id"); err == nil && len(boot) >= 36 {
 		d.bootID = string(boot[:36])
 	}
@@ -190,7 +209,9 @@ func (d *Driver) Close() error {
 
 var errClosed = sandboxd.Errorf(sandboxd.ClassUnavailable, "the driver is closed")
 
-func containerName(id string) string { return "sandboxd-" + id }
+// containerName tells a person whose a container is. Nothing is found by it: a copy of
+// the data directory has the same ids.
+func (d *Driver) containerName(id string) string { return "sandboxd-" + id + "-" + d.data[:8] }
 
 // release ends what holds an environment's place; without keep the place is free.
 func (d *Driver) release(e *environment, keep bool) {
@@ -287,7 +308,7 @@ func (d *Driver) Inspect(_ context.Context, id string) (sandboxd.EnvironmentStat
 
 // List is sandboxd.Driver's: what has our labels.
 func (d *Driver) List(ctx context.Context) ([]string, error) {
-	found, err := d.engine.list(ctx, d.data)
+	found, err := d.engine.list(ctx, labelData+"="+d.data)
 	if err != nil {
 		return nil, err
 	}
@@ -381,9 +402,22 @@ func (d *Driver) hold(ctx context.Context, id string) (*environment, error) {
 	}
 }
 
-// clean removes the container of an id, running or not, and our files of it.
+// clean removes the container of an id, running or not, and our files of it. Which
+// one is ours, the labels say: a server on a copy of the data directory has the same
+// ids and other containers.
 func (d *Driver) clean(ctx context.Context, id string) error {
-	if err := d.engine.remove(ctx, containerName(id)); err != nil {
+	found, err := d.engine.list(ctx, labelData+"="+d.data, labelID+"="+id)
+	if err != nil {
+		return err
+	}
+	networked := false
+	for _, c := range found {
+		if err := d.engine.remove(ctx, c.ID); err != nil {
+			return err
+		}
+		networked = networked || c.Labels[labelNetwork] != ""
+	}
+	if err := d.leave(ctx, id, networked); err != nil {
 		return err
 	}
 	return os.RemoveAll(d.filesOf(id))

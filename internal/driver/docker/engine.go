@@ -196,12 +196,16 @@ func (e *engine) inspect(ctx context.Context, name string) (container.InspectRes
 	return seen.Container, err
 }
 
-// list answers the containers of a data directory, in every state.
-func (e *engine) list(ctx context.Context, data string) ([]container.Summary, error) {
+// list answers the containers that have all of these labels (key=value), in every
+// state.
+func (e *engine) list(ctx context.Context, labels ...string) ([]container.Summary, error) {
 	var found client.ContainerListResult
+	filters := client.Filters{}
+	for _, label := range labels {
+		filters.Add("label", label)
+	}
 	err := e.call(ctx, func(ctx context.Context) (err error) {
-		found, err = e.api.ContainerList(ctx, client.ContainerListOptions{All: true,
-			Filters: make(client.Filters).Add("label", labelData+"="+data)})
+		found, err = e.api.ContainerList(ctx, client.ContainerListOptions{All: true, Filters: filters})
 		return err
 	})
 	return found.Items, err

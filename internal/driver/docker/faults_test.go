@@ -146,8 +146,8 @@ func TestEngineHangs(t *testing.T) {
 func TestEndings(t *testing.T) {
 	e := dockertest.Find(t, "runc")
 	ctx := context.Background()
-	inspect := func(t *testing.T, id string) int {
-		seen, err := e.API.ContainerInspect(ctx, containerName(id), client.ContainerInspectOptions{})
+	inspect := func(t *testing.T, name string) int {
+		seen, err := e.API.ContainerInspect(ctx, name, client.ContainerInspectOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -155,25 +155,25 @@ func TestEndings(t *testing.T) {
 	}
 	for _, test := range []struct {
 		name  string
-		end   func(t *testing.T, id string) error
+		end   func(t *testing.T, name string) error
 		cause sandboxd.Cause
 		says  string
 	}{
-		{"removed", func(_ *testing.T, id string) error {
-			_, err := e.API.ContainerRemove(ctx, containerName(id), client.ContainerRemoveOptions{Force: true})
+		{"removed", func(_ *testing.T, name string) error {
+			_, err := e.API.ContainerRemove(ctx, name, client.ContainerRemoveOptions{Force: true})
 			return err
 		}, sandboxd.CauseRemoved, "its container was removed, not by this host"},
-		{"stopped through the engine", func(_ *testing.T, id string) error {
-			_, err := e.API.ContainerStop(ctx, containerName(id), client.ContainerStopOptions{})
+		{"stopped through the engine", func(_ *testing.T, name string) error {
+			_, err := e.API.ContainerStop(ctx, name, client.ContainerStopOptions{})
 			return err
 		}, sandboxd.CauseSignal, "killed through the engine"},
-		{"killed on the machine", func(t *testing.T, id string) error {
-			return syscall.Kill(inspect(t, id), syscall.SIGKILL)
+		{"killed on the machine", func(t *testing.T, name string) error {
+			return syscall.Kill(inspect(t, name), syscall.SIGKILL)
 		}, sandboxd.CauseSignal, ""},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			b := openBox(t, e, nil)
-			if err := test.end(t, b.spec.ID); err != nil {
+			if err := test.end(t, b.d.containerName(b.spec.ID)); err != nil {
 				t.Fatal(err)
 			}
 			got := nextEvent(t, b.d)

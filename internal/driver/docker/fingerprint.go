@@ -92,18 +92,25 @@ func (d *Driver) Fingerprint(ctx context.Context) sandboxd.Fingerprint {
 			return fp
 		}
 	}
-	var perr error
-	err = d.trial(ctx, &perr)
+	found, err := d.trial(ctx, info.DefaultRuntime)
 	if err != nil {
 		fp.Level = append(fp.Level, sandboxd.LevelLine{Name: "trial", Needed: true, Detail: fail(err).Reason, Why: fail(err).Hint})
 		return fail(err)
 	}
-	fp.Works, fp.Capabilities.Pool = true, perr == nil
-	line := sandboxd.LevelLine{Name: "pool", OK: perr == nil, Detail: "containers can be kept ready", Why: "each start takes as long as the engine needs; nothing is less safe by it"}
-	if perr != nil {
-		line.Detail = "no containers are kept ready: " + perr.Error()
+	fp.Works, fp.Capabilities.Pool = true, found.pool == nil
+	line := sandboxd.LevelLine{Name: "pool", OK: found.pool == nil, Detail: "containers can be kept ready", Why: "each start takes as long as the engine needs; nothing is less safe by it"}
+	if found.pool != nil {
+		line.Detail = "no containers are kept ready: " + found.pool.Error()
 	}
 	fp.Level = append(fp.Level, line)
+	fp.Level = append(fp.Level, sandboxd.LevelLine{Name: "process limit", OK: found.counted, Detail: map[bool]string{true: "who meets it is counted", false: "who meets it is not counted"}[found.counted],
+		Why: "a command that meets it ends as one that fails: the OCI runtime makes no cgroup of the sandbox's processes, or this process cannot read the engine's"})
+	if line, tried := d.bridgeLine(found.bridge); tried {
+		fp.Level = append(fp.Level, line)
+	}
+	if found.bridge == nil {
+		fp.Capabilities.Networks = append(fp.Capabilities.Networks, "bridge")
+	}
 	return fp
 }
 
@@ -143,35 +150,46 @@ func (d *Driver) level(info system.Info, runtimes []string) []sandboxd.LevelLine
 	return append(lines, line("default image", true, d.cfg.Image, ""))
 }
 
-// trial starts and stops an environment of its own. pooled is why none can be kept
-// ready, which is tried at the same time.
-func (d *Driver) trial(ctx context.Context, pooled *error) error {
+// trialled is what a start of an environment of its own showed.
+type trialled struct {
+	counted bool  // the driver can tell who meets the limit of processes
+	pool    error // why no container can be kept ready
+	bridge  error // why there are no bridges
+}
+
+// trial starts and stops an environment of its own, and tries a pool's beside it.
+func (d *Driver) trial(ctx context.Context, runtime string) (found trialled, err error) {
 	dir, err := os.MkdirTemp(d.cfg.DataDir, "probe-")
 	if err != nil {
-		return sandboxd.Wrap(sandboxd.ClassUnavailable, err, "the data directory cannot be written")
+		return found, sandboxd.Wrap(sandboxd.ClassUnavailable, err, "the data directory cannot be written")
 	}
 	defer os.RemoveAll(dir)
 	spec := sandboxd.EnvironmentSpec{ID: sandboxd.NewID(), Generation: 1, UID: probeUID, Hostname: "probe", OCIRuntime: d.cfg.OCIRuntime,
 		Workspace: filepath.Join(dir, "workspace"), Home: filepath.Join(dir, "home"), Limits: sandboxd.DefaultLimits()}
 	for _, sub := range []string{spec.Workspace, spec.Home} {
 		if err := os.Mkdir(sub, 0o700); err != nil {
-			return err
+			return found, err
 		}
 	}
 	if spec.Image, err = d.engine.emptyImage(ctx); err != nil {
-		return err
+		return found, err
 	}
 	defer d.engine.removeImage(context.WithoutCancel(ctx), spec.Image)
 	if err := d.sameFiles(ctx, spec); err != nil {
-		return err
+		return found, err
 	}
 	var trying sync.WaitGroup
 	defer trying.Wait()
-	trying.Go(func() { *pooled = d.trialMember(ctx, spec) })
+	trying.Go(func() { found.pool = d.trialMember(ctx, spec) })
 	if _, err := d.Start(ctx, spec); err != nil {
-		return err
+		return found, err
 	}
-	return d.Stop(ctx, spec.ID)
+	_, found.counted = d.ProcessRefusals(spec.ID)
+	if err := d.Stop(ctx, spec.ID); err != nil {
+		return found, err
+	}
+	found.bridge = d.tryBridges(ctx, spec, runtime)
+	return found, nil
 }
 
 // trialMember makes a container as the pool would, and ends it.
@@ -204,7 +222,7 @@ func (d *Driver) sameFiles(ctx context.Context, spec sandboxd.EnvironmentSpec) e
 	if err := os.WriteFile(filepath.Join(spec.Workspace, name), mark, 0o600); err != nil {
 		return err
 	}
-	id, err := d.create(ctx, spec, image{id: spec.Image})
+	id, err := d.create(ctx, spec, image{id: spec.Image}, "none")
 	if err != nil {
 		return err
 	}
@@ -252,6 +270,19 @@ func (e *engine) emptyImage(ctx context.Context) (string, error) {
 		return err
 	})
 	return name, err
+}
+
+// MakeImage makes an image with nothing in it on the engine at host, as Config.Host,
+// and answers its name and how to remove it.
+func MakeImage(ctx context.Context, host string) (name string, remove func(context.Context) error, err error) {
+	e, err := newEngine(host, lookTime)
+	if err != nil {
+		return "", nil, err
+	}
+	if name, err = e.emptyImage(ctx); err != nil {
+		return "", nil, errors.Join(err, e.close())
+	}
+	return name, func(ctx context.Context) error { return errors.Join(e.removeImage(ctx, name), e.close()) }, nil
 }
 
 func (e *engine) removeImage(ctx context.Context, name string) error {

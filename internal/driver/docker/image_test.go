@@ -119,7 +119,7 @@ func TestImageSettings(t *testing.T) {
 	if env := b.d.Environ(b.spec.ID); !slices.Contains(env, "COLOUR=blue") {
 		t.Errorf("environment %q", env)
 	}
-	seen, err := e.API.ContainerInspect(t.Context(), containerName(b.spec.ID), client.ContainerInspectOptions{})
+	seen, err := e.API.ContainerInspect(t.Context(), b.d.containerName(b.spec.ID), client.ContainerInspectOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,6 +1,7 @@
 package docker
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -56,5 +57,30 @@ func TestLimits(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// The init has no memory of its own: it is in the commands' limit. What fills that
+// without being big itself, as files in /tmp, does not make the kernel take the init.
+func TestCommandsGoBeforeTheInit(t *testing.T) {
+	b := openBox(t, dockertest.Find(t, "runc"), func(s *sandboxd.EnvironmentSpec) {
+		s.Limits = sandboxd.Limits{MemoryBytes: 32 << 20, CPUs: 1, PIDs: 64, TmpBytes: 256 << 20, OpenFiles: 100}
+	})
+	if r := b.Run("cat", "/proc/self/oom_score_adj"); r.Stdout != "1000\n" {
+		t.Errorf("a command's preference: %q", r.Stdout)
+	}
+	if r := b.Run("cat", "/proc/1/oom_score_adj"); r.Stdout != fmt.Sprintln(oomScore) {
+		t.Errorf("the init's preference: %q", r.Stdout)
+	}
+	for i := range 3 {
+		if r := b.Run("dd", "if=/dev/zero", fmt.Sprintf("of=/tmp/fill%d", i), "bs=64k"); r.Exit.Signal != 9 {
+			t.Errorf("who fills /tmp: %+v", r.Exit)
+		}
+	}
+	if err := b.Link.Ping(t.Context()); err != nil {
+		t.Errorf("the init: %v", err)
+	}
+	if status, err := b.d.Inspect(t.Context(), b.spec.ID); err != nil || !status.Running {
+		t.Errorf("%+v, %v", status, err)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/moby/moby/api/types/container"
 	"github.com/moby/moby/client"
 	"golang.org/x/sys/unix"
 
@@ -45,7 +46,7 @@ type kind struct {
 }
 
 func kindOf(program string, img image, spec sandboxd.EnvironmentSpec) kind {
-	spec.ID, spec.Generation, spec.Workspace, spec.Home, spec.UID, spec.Nonce = "", 0, "", "", 0, ""
+	spec.ID, spec.Generation, spec.Workspace, spec.Home, spec.UID, spec.Nonce, spec.Tenant = "", 0, "", "", 0, "", ""
 	spec.Limits.OpenFiles = 0 // told at the hand-over
 	return kind{program: program, image: img.id, spec: spec}
 }
@@ -60,6 +61,7 @@ type member struct {
 	conn      *attached
 	pidfd     int // of its process 1
 	places    []place
+	seen      container.InspectResponse // once it ran
 }
 
 // pools says whether containers of an OCI runtime may be kept ready: only root can
@@ -82,8 +84,8 @@ func (d *Driver) KeepReady(n int) {
 
 // take answers a ready container that suits.
 func (d *Driver) take(ctx context.Context, spec sandboxd.EnvironmentSpec, img image) (*member, bool) {
-	if strings.HasPrefix(spec.Image, probeImage+":") || !d.pools(spec.OCIRuntime) {
-		return nil, false // what is only tried is not asked for
+	if spec.Bridge || strings.HasPrefix(spec.Image, probeImage+":") || !d.pools(spec.OCIRuntime) {
+		return nil, false // a network is joined at the start; what is only tried is not asked for
 	}
 	program, err := d.init.Install(ctx)
 	if err != nil {
@@ -146,7 +148,7 @@ func (d *Driver) build(ctx context.Context, m *member, k kind) error {
 		}
 		m.places = append(m.places, p)
 	}
-	if m.container, err = d.create(ctx, spec, img); err != nil {
+	if m.container, err = d.create(ctx, spec, img, "none"); err != nil {
 		return err
 	}
 	if m.conn, err = d.engine.attach(ctx, m.container); err != nil {
@@ -158,11 +160,10 @@ func (d *Driver) build(ctx context.Context, m *member, k kind) error {
 	if err := speak(ctx, m.conn, func() error { return nil }); err != nil {
 		return err
 	}
-	seen, err := d.engine.inspect(ctx, m.container)
-	if err != nil {
+	if m.seen, err = d.engine.inspect(ctx, m.container); err != nil {
 		return err
 	}
-	if m.pidfd, err = unix.PidfdOpen(seen.State.Pid, 0); err != nil {
+	if m.pidfd, err = unix.PidfdOpen(m.seen.State.Pid, 0); err != nil {
 		m.pidfd = -1
 		return fmt.Errorf("%w: its process is not on this machine", errNoMounts)
 	}
@@ -211,6 +212,8 @@ func (d *Driver) handOver(ctx context.Context, e *environment, m *member, spec s
 		err = d.commit(e, m.conn)
 	}
 	if err == nil {
+		d.findRefusals(e, m.seen, false)
+		close(e.looked)
 		m.letGo()
 		fpMemberHanded.Hit()
 		return d.handleOf(m.container, spec)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -45,11 +46,21 @@ func (d *Driver) filesOf(id string) string { return filepath.Join(d.cfg.RunDir, 
 
 // Start is sandboxd.Driver's. An image that is not there is pulled.
 func (d *Driver) Start(ctx context.Context, spec sandboxd.EnvironmentSpec) (sandboxd.Handle, error) {
+	if spec.Bridge {
+		if err := d.BridgeWorks(spec.OCIRuntime); err != nil {
+			return nil, err
+		}
+	}
+	return d.start(ctx, spec)
+}
+
+// start is Start without the question whether there are bridges.
+func (d *Driver) start(ctx context.Context, spec sandboxd.EnvironmentSpec) (sandboxd.Handle, error) {
 	spec, err := d.defaults(spec)
 	if err != nil {
 		return nil, err
 	}
-	e := &environment{id: spec.ID, name: spec.ID, generation: spec.Generation, limits: spec.Limits, busy: make(chan struct{}), ended: make(chan struct{})}
+	e := &environment{id: spec.ID, name: spec.ID, generation: spec.Generation, limits: spec.Limits, busy: make(chan struct{}), ended: make(chan struct{}), looked: make(chan struct{})}
 	again, err := d.reserve(e)
 	if err != nil {
 		return nil, err
@@ -135,9 +146,16 @@ func (d *Driver) startIn(ctx context.Context, e *environment, spec sandboxd.Envi
 		// What is wrong with the sandbox the cold path says better.
 		d.cfg.Log.Warn("a ready container was of no use", "sandbox", spec.ID, "err", err)
 	}
-	id, err := d.create(ctx, spec, img)
+	network := "none"
+	if spec.Bridge {
+		if network, err = d.join(ctx, spec); err != nil {
+			return nil, err
+		}
+	}
+	id, err := d.create(ctx, spec, img, network)
 	if err != nil {
-		return nil, err // nothing was made, or it is another's
+		// No container was made, or it is another's.
+		return nil, errors.Join(err, d.leave(context.WithoutCancel(ctx), spec.ID, false))
 	}
 	d.mu.Lock()
 	e.container = id
@@ -152,7 +170,7 @@ func (d *Driver) startIn(ctx context.Context, e *environment, spec sandboxd.Envi
 }
 
 // create makes the container and the files bound into it.
-func (d *Driver) create(ctx context.Context, spec sandboxd.EnvironmentSpec, img image) (string, error) {
+func (d *Driver) create(ctx context.Context, spec sandboxd.EnvironmentSpec, img image, network string) (string, error) {
 	program, err := d.init.Install(ctx)
 	if err != nil {
 		return "", sandboxd.Wrap(sandboxd.ClassUnavailable, err, "the init cannot be installed")
@@ -161,7 +179,7 @@ func (d *Driver) create(ctx context.Context, spec sandboxd.EnvironmentSpec, img 
 	if err := writeFiles(files, spec.UID); err != nil {
 		return "", sandboxd.Wrap(sandboxd.ClassUnavailable, err, "the sandbox's files cannot be made")
 	}
-	opts := d.options(spec, img)
+	opts := d.options(spec, img, network)
 	opts.HostConfig.Mounts = []mount.Mount{
 		bind(program, initPath, true), bind(spec.Workspace, sandboxd.WorkDir, false), bind(spec.Home, sandboxd.HomeDir, false),
 		bind(filepath.Join(files, "passwd"), "/etc/passwd", true), bind(filepath.Join(files, "group"), "/etc/group", true),
@@ -214,7 +232,7 @@ func loopback6() map[string]string {
 }
 
 // options describe the container, without its mounts.
-func (d *Driver) options(spec sandboxd.EnvironmentSpec, img image) client.ContainerCreateOptions {
+func (d *Driver) options(spec sandboxd.EnvironmentSpec, img image, network string) client.ContainerCreateOptions {
 	no, soon := false, 1
 	pids := spec.Limits.PIDs + initProcesses
 	size := spec.Limits.TmpBytes
@@ -228,19 +246,25 @@ func (d *Driver) options(spec sandboxd.EnvironmentSpec, img image) client.Contai
 		temporary[path] = scratch // not a volume, which nothing would bound
 	}
 	user := fmt.Sprintf("%d:%d", spec.UID, spec.UID)
+	labels := map[string]string{labelID: spec.ID, labelData: d.data, labelGeneration: strconv.FormatInt(spec.Generation, 10)}
+	var resolvers []netip.Addr
+	if spec.Bridge {
+		resolvers, labels[labelNetwork] = d.bridges.fence.Resolvers, network
+	}
 	return client.ContainerCreateOptions{
-		Name: containerName(spec.ID),
+		Name: d.containerName(spec.ID),
 		Config: &container.Config{
 			Image: img.id, Entrypoint: []string{initPath, setup.ArgAttached}, Cmd: []string{}, Env: initEnviron,
 			User: user, Hostname: spec.Hostname, WorkingDir: "/",
 			OpenStdin: true, AttachStdin: true, AttachStdout: true, AttachStderr: true,
-			Labels: map[string]string{labelID: spec.ID, labelData: d.data, labelGeneration: strconv.FormatInt(spec.Generation, 10)},
+			Labels: labels,
 			// The engine runs nothing in a container but the init, and ends it at once.
 			Healthcheck: &container.HealthConfig{Test: []string{"NONE"}}, StopSignal: "SIGKILL", StopTimeout: &soon,
 		},
 		HostConfig: &container.HostConfig{
 			LogConfig:      container.LogConfig{Type: "none"},
-			NetworkMode:    "none",
+			NetworkMode:    container.NetworkMode(network),
+			DNS:            resolvers,
 			RestartPolicy:  container.RestartPolicy{Name: container.RestartPolicyDisabled},
 			CapDrop:        []string{"ALL"},
 			SecurityOpt:    []string{"no-new-privileges", "seccomp=" + d.profile},
@@ -278,6 +302,13 @@ func (d *Driver) run(ctx context.Context, e *environment, spec sandboxd.Environm
 		conn.Close()
 		return nil, d.explainStart(err, spec)
 	}
+	// While the init comes up: no command waits for this.
+	d.work.Go(func() {
+		defer close(e.looked)
+		if seen, err := d.engine.inspect(d.ctx, e.container); err == nil {
+			d.findRefusals(e, seen, false)
+		}
+	})
 	if err = d.greet(ctx, conn, spec); err == nil {
 		err = d.commit(e, conn)
 	}

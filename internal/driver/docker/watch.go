@@ -203,7 +203,7 @@ func (d *Driver) hear(m events.Message) *environment {
 
 // lookAtAll compares what is held with what the engine has.
 func (d *Driver) lookAtAll(ctx context.Context, lost bool) error {
-	found, err := d.engine.list(ctx, d.data)
+	found, err := d.engine.list(ctx, labelData+"="+d.data)
 	if err != nil {
 		return err
 	}

@@ -62,8 +62,8 @@ func (d *Driver) check(spec sandboxd.EnvironmentSpec) error {
 		return sandboxd.Invalid("id", "no sandbox has this id")
 	case spec.UID == 0:
 		return sandboxd.Invalid("uid", "a sandbox may not be root")
-	case spec.OCIRuntime != "" || spec.WritableRoot:
-		return sandboxd.Errorf(sandboxd.ClassUnsupported, "the process driver has no OCI runtime and no root that takes writes").
+	case spec.OCIRuntime != "" || spec.WritableRoot || spec.Bridge:
+		return sandboxd.Errorf(sandboxd.ClassUnsupported, "the process driver has no OCI runtime, no bridge and no root that takes writes").
 			WithHint("open the sandbox with the docker driver")
 	case d.rootless && spec.UID != uint32(os.Geteuid()):
 		return sandboxd.Errorf(sandboxd.ClassUnavailable, "the sandbox's files belong to user %d and the server is user %d", spec.UID, os.Geteuid()).

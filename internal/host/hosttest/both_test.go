@@ -64,7 +64,13 @@ func embedded(t testing.TB, places int, made maker) sandboxd.Host {
 
 func embeddedIn(t testing.TB, dir string, places int, made maker) sandboxd.Host {
 	t.Helper()
-	driver := made(t, dir)
+	return embeddedWith(t, dir, host.Config{MaxSandboxes: places, Images: true, Drivers: []sandboxd.Driver{made(t, dir)}})
+}
+
+// embeddedWith completes a configuration, and closes its first driver with t.
+func embeddedWith(t testing.TB, dir string, cfg host.Config) sandboxd.Host {
+	t.Helper()
+	driver := cfg.Drivers[0]
 	db, err := store.OpenSQLite(context.Background(), filepath.Join(dir, "host.db"))
 	if err != nil {
 		t.Fatal(err)
@@ -73,8 +79,8 @@ func embeddedIn(t testing.TB, dir string, places int, made maker) sandboxd.Host 
 	if uid := uint32(os.Geteuid()); uid != 0 {
 		uids = sandboxd.UIDPool{First: uid, Last: uid, Shared: true}
 	}
-	h, err := host.New(context.Background(), host.Config{DataDir: dir, Store: db, Drivers: []sandboxd.Driver{driver},
-		UIDs: uids, MaxSandboxes: places, Images: true})
+	cfg.DataDir, cfg.Store, cfg.UIDs = dir, db, uids
+	h, err := host.New(context.Background(), cfg)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,6 +1,7 @@
 package hosttest
 
 import (
+	"errors"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -11,6 +12,7 @@ import (
 var lifecycleCases = []testCase{
 	{name: "open creates and answers what is in force", run: openCreates},
 	{name: "open of a key attaches", run: openAttaches},
+	{name: "open of a key that has something else", run: openDiffers},
 	{name: "one of fifty opens at once creates", run: oneCreates},
 	{name: "a bad request names the field and not the value", run: badOpen},
 	{name: "ids that name nothing", run: unknownIDs},
@@ -50,6 +52,44 @@ func openAttaches(s *suite) {
 	s.must(err)
 	if created || third.ID != first.ID || third.Generation != again.Generation {
 		s.Fatalf("created %v, %+v", created, third)
+	}
+}
+
+func openDiffers(s *suite) {
+	made := sandboxd.OpenRequest{Key: "made", Start: cold(), Tenant: "blue", Labels: map[string]string{"a": "b"}, Env: map[string]string{"A": "b"},
+		Limits:  sandboxd.Limits{MemoryBytes: 256 << 20, CPUs: 0.5, PIDs: 100, TmpBytes: 1 << 20, OpenFiles: 100},
+		Network: sandboxd.Network{Mode: sandboxd.NetworkProxy, Allow: []string{"example.com"}}}
+	first := s.open(made)
+	made.Network.Allow = []string{"EXAMPLE.com."} // the same in other words
+	made.Driver, made.Runtime = first.Driver, first.Runtime
+	for name, req := range map[string]sandboxd.OpenRequest{"all of it": made, "nothing": {Key: "made", Start: cold()}} {
+		if again, created, err := s.host.Open(s.ctx, req); err != nil || created || again.ID != first.ID {
+			s.Errorf("who says %s: created %v, %v", name, created, err)
+		}
+	}
+	const canary = "canary-7f3a"
+	for field, change := range map[string]func(*sandboxd.OpenRequest){
+		"tenant":              func(r *sandboxd.OpenRequest) { r.Tenant = canary },
+		"labels":              func(r *sandboxd.OpenRequest) { r.Labels = map[string]string{"a": canary} },
+		"env":                 func(r *sandboxd.OpenRequest) { r.Env = map[string]string{"A": canary} },
+		"network":             func(r *sandboxd.OpenRequest) { r.Network.Allow = []string{canary} },
+		"limits.memory_bytes": func(r *sandboxd.OpenRequest) { r.Limits.MemoryBytes *= 2 },
+		"limits.cpus":         func(r *sandboxd.OpenRequest) { r.Limits.CPUs *= 2 },
+		"limits.pids":         func(r *sandboxd.OpenRequest) { r.Limits.PIDs *= 2 },
+		"limits.tmp_bytes":    func(r *sandboxd.OpenRequest) { r.Limits.TmpBytes *= 2 },
+		"limits.open_files":   func(r *sandboxd.OpenRequest) { r.Limits.OpenFiles *= 2 },
+	} {
+		req := made
+		change(&req)
+		_, _, err := s.host.Open(s.ctx, req)
+		s.wants(err, sandboxd.ClassConflict)
+		var e *sandboxd.Error
+		if !errors.As(err, &e) || e.Field != field || e.Hint == "" || strings.Contains(e.Public()+e.Hint, canary) {
+			s.Errorf("%s: %+v", field, e)
+		}
+	}
+	if now, err := s.host.Get(s.ctx, first.ID); err != nil || now.State != sandboxd.StateCold || now.Labels["a"] != "b" {
+		s.Errorf("a refused open changed something: %+v, %v", now, err)
 	}
 }
 

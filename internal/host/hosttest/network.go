@@ -3,6 +3,7 @@ package hosttest
 import (
 	"slices"
 	"strings"
+	"time"
 
 	"sandboxd"
 )
@@ -20,6 +21,9 @@ func (s *suite) activity(id string) sandboxd.NetworkActivity {
 	s.must(err)
 	if a.Denials == nil {
 		s.Fatal("the denials are null, not a list")
+	}
+	if a.Since.IsZero() || time.Since(a.Since) < 0 {
+		s.Fatalf("counted since %v", a.Since)
 	}
 	return a
 }
@@ -54,7 +58,7 @@ func networkIsKept(s *suite) {
 
 func badNetwork(s *suite) {
 	for field, n := range map[string]sandboxd.Network{
-		"network.mode":  {Mode: "bridge"},
+		"network.mode":  {Mode: "host"},
 		"network":       {Allow: []string{"example.com"}},
 		"network.allow": {Mode: sandboxd.NetworkProxy, Allow: []string{"example.com", "ex ample.com"}},
 		"network.deny":  {Mode: sandboxd.NetworkProxy, Deny: []string{"0x7f000001"}},

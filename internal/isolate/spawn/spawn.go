@@ -28,7 +28,8 @@ const defaultPath = "/usr/local/bin:/usr/bin:/bin"
 type Spawner struct {
 	groups    []int // where a command goes that came without groups; kept open
 	openFiles uint64
-	alone     *alone // nil where a cgroup holds each command together
+	alone     *alone   // nil where a cgroup holds each command together
+	outlive   *outlive // nil where the commands have memory of their own
 
 	mu       sync.Mutex // held over a fork, so that the reaper knows every child
 	children map[int]*process
@@ -130,7 +131,9 @@ func (s *Spawner) Spawn(spec wire.Start, groups []int) (inside.Process, error) {
 	if s.alone != nil {
 		p.mark = s.alone.prepare(child)
 	}
+	s.outlive.offer()
 	pid, err := child.fork()
+	s.outlive.withdraw()
 	if err == nil {
 		p.pid = pid
 		s.children[pid] = p
