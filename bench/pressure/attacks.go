@@ -48,7 +48,7 @@ func Attacks() []Attack {
 		{Name: "output floods", Shell: `echo go; for i in 1 2 3; do ./intruder flood & done; wait`, Says: "go"},
 		{Name: "zombies", Shell: `./intruder zombies 100000`, Says: "zombies"},
 		{Name: "orphans", Shell: `echo go; while :; do ./intruder orphans 100; done`, Says: "go"},
-		{Name: "searches", Shell: `mkdir many && cd many && for i in $(seq 2000); do mkdir $i; done; cd .. && head -c 40000 /dev/zero | tr '\0' a >line && for i in $(seq 500); do cat line; echo; done >slow && truncate -s 1T sparse
+		{Name: "searches", Shell: `mkdir many && (cd many && mkdir $(seq 2000)) && head -c 40000 /dev/zero | tr '\0' a >line && yes "$(cat line)" | head -n 500 >slow; truncate -s 1T sparse
 echo go; ./intruder flip /tmp & cd many; while :; do mkdir n; mv 1 n; mv n/1 1; rmdir n; mv 2 x; mv x 2; done`, Says: "go", Beside: searches},
 	}
 }
