@@ -57,6 +57,8 @@ type Pool[K comparable, M any] struct {
 	cancel context.CancelFunc
 	done   chan struct{}
 
+	making sync.Mutex // held while it is decided what to make, and that is made
+
 	mu      sync.Mutex
 	timer   *time.Timer
 	limit   int
@@ -134,8 +136,7 @@ func (p *Pool[K, M]) Limit(n int) {
 	p.timer.Reset(quiet)
 }
 
-// Forget ends the members of the kinds that match, and what is just being made of them
-// when it is made.
+// Forget ends the members of the kinds that match, what is just being made of them too.
 func (p *Pool[K, M]) Forget(match func(K) bool) {
 	p.mu.Lock()
 	var all []M
@@ -151,6 +152,8 @@ func (p *Pool[K, M]) Forget(match func(K) bool) {
 	for _, m := range all {
 		p.opts.End(m)
 	}
+	p.making.Lock() // what was being made has ended, too
+	p.making.Unlock()
 }
 
 // Ready counts the members of a kind.
@@ -254,6 +257,8 @@ func (p *Pool[K, M]) targets(now time.Time) map[K]int {
 
 // refill makes at most one member and sets the timer for what comes next.
 func (p *Pool[K, M]) refill() {
+	p.making.Lock()
+	defer p.making.Unlock()
 	kind, lacking, wait := p.lacking()
 	if !lacking {
 		return
