@@ -21,23 +21,22 @@ import (
 	"sandboxd/internal/runtimes"
 )
 
-// loadCatalogue answers the entries that the settings name, nil for none.
-func loadCatalogue(o cli.RuntimeOptions) ([]catalogue.Entry, error) {
+// loadCatalogue answers the entries that the settings name, those for apps too; nil for
+// none.
+func loadCatalogue(o cli.CatalogueOptions) ([]catalogue.Entry, error) {
 	switch {
 	case o.Catalogue != "" && o.Runtimes != "":
 		return nil, sandboxd.Invalid("--catalogue", "--runtimes lists runtimes, too").WithHint("set one of the two")
 	case o.Runtimes != "":
-		entries, err := catalogue.Load([]byte(o.Runtimes))
-		return catalogue.Offered(entries, false), err
+		return catalogue.Load([]byte(o.Runtimes))
 	case o.Catalogue == "shipped":
-		return catalogue.Offered(catalogue.Shipped(), false), nil
+		return catalogue.Shipped(), nil
 	case o.Catalogue != "":
 		text, err := os.ReadFile(o.Catalogue)
 		if err != nil {
 			return nil, sandboxd.Invalid("--catalogue", "%v", err)
 		}
-		entries, err := catalogue.Load(text)
-		return catalogue.Offered(entries, false), err
+		return catalogue.Load(text)
 	}
 	return nil, nil
 }
@@ -45,8 +44,8 @@ func loadCatalogue(o cli.RuntimeOptions) ([]catalogue.Entry, error) {
 // runtimeConfig is what the settings say of how runtimes are built. A server and
 // `sandboxd prepare` mean the same image by it.
 func runtimeConfig(o cli.RuntimeOptions, bundle []byte, log *slog.Logger) (runtimes.Config, error) {
-	entries, err := loadCatalogue(o)
-	return runtimes.Config{Entries: entries, Options: recipe.Options{BaseImage: o.BaseImage, CABundle: bundle}, Log: log}, err
+	entries, err := loadCatalogue(o.CatalogueOptions)
+	return runtimes.Config{Entries: catalogue.Offered(entries, false), Options: recipe.Options{BaseImage: o.BaseImage, CABundle: bundle}, Log: log}, err
 }
 
 // openRuntimes makes the catalogue of a server, nil where it has none, with a builder

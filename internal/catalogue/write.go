@@ -131,7 +131,7 @@ func Compose(entries []Entry) string {
 // Variable is the name under which a compose file holds its copy of the catalogue.
 const Variable = "SANDBOXD_RUNTIMES"
 
-var composeLine = regexp.MustCompile(`(?m)^([ \t]+` + Variable + `:[ \t]*).*$`)
+var composeLine = regexp.MustCompile(`(?m)^([ \t]+` + Variable + `:).*$`)
 
 // Refresh is a compose file whose copies of the catalogue are made anew.
 // ClassInvalid when it has none.
@@ -140,7 +140,7 @@ func Refresh(file string, text []byte, entries []Entry) ([]byte, error) {
 		return nil, sandboxd.Errorf(sandboxd.ClassInvalid, "%s has no line `%s: ...` to write the runtimes to", file, Variable)
 	}
 	return composeLine.ReplaceAllFunc(text, func(line []byte) []byte {
-		return append(composeLine.FindSubmatch(line)[1], Compose(entries)...)
+		return append(composeLine.FindSubmatch(line)[1], " "+Compose(entries)...)
 	}), nil
 }
 

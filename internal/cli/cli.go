@@ -48,6 +48,9 @@ type Roles struct {
 	// Selftest prints its report; green says whether everything holds.
 	Selftest func(context.Context, Process, SelftestOptions) (green bool, err error)
 	Prepare  func(context.Context, Process, PrepareOptions) error
+	// CheckRuntimes prints what is wrong with a catalogue, or what is in it.
+	CheckRuntimes func(context.Context, Process, CheckRuntimesOptions) (right bool, err error)
+	PrintRuntimes func(context.Context, Process, PrintRuntimesOptions) error
 }
 
 // Version is what `sandboxd version` says.
@@ -126,6 +129,7 @@ type grammar struct {
 	Logs       logsCmd       `cmd:"" help:"Print the output of a command."`
 	Network    networkCmd    `cmd:"" help:"Say what a sandbox's proxy let through and what it refused, and why."`
 	Port       portCmd       `cmd:"" help:"Reach a port of a sandbox on 127.0.0.1 here, or list its ports."`
+	Runtimes   runtimesCmd   `cmd:"" help:"List what the server offers to open, or check and print a catalogue of runtimes."`
 	Stop       stopCmd       `cmd:"" help:"Stop sandboxes and keep their files, or stop one command."`
 	Rm         rmCmd         `cmd:"" help:"Delete sandboxes with their files."`
 	MCP        mcpCmd        `cmd:"" name:"mcp" help:"Serve MCP on stdin and stdout: one sandbox for one agent."`
@@ -261,7 +265,11 @@ func hoist(args []string) []string {
 	if at == 0 || at >= len(args) {
 		return args
 	}
-	return slices.Concat(args[at:at+1], args[:at], args[at+1:])
+	words := 1
+	if args[at] == "runtimes" && at+1 < len(args) && !strings.HasPrefix(args[at+1], "-") {
+		words = 2 // the one command that has others below it
+	}
+	return slices.Concat(args[at:at+words], args[:at], args[at+words:])
 }
 
 // settings fills flags from the environment, by their `setting` tag. A flag on

@@ -18,6 +18,9 @@ func TestHoist(t *testing.T) {
 		"--url":                              "--url",
 		"exec s -- --url u":                  "exec s -- --url u",
 		"--help":                             "--help",
+		"--url u runtimes":                   "runtimes --url u",
+		"--url u runtimes --json":            "runtimes --url u --json",
+		"--url u runtimes list --json":       "runtimes list --url u --json",
 		"--data d run --copy c -- x --url y": "run --data d --copy c -- x --url y",
 	} {
 		if got := hoist(strings.Fields(in)); !slices.Equal(got, strings.Fields(want)) {

@@ -3,6 +3,7 @@ package cli
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/alecthomas/kong"
@@ -45,14 +46,14 @@ func vocabulary(model *kong.Application) []word {
 			continue
 		}
 		w := word{name: node.Name, help: node.Help}
-		for _, group := range node.AllFlags(true) {
-			for _, f := range group {
-				one := flag{name: "--" + f.Name, help: f.Help, takesValue: !f.IsBool()}
-				if f.Enum != "" {
-					one.values = strings.Split(f.Enum, ",")
-				}
-				w.flags = append(w.flags, one)
-			}
+		w.add(node)
+		var below []string
+		for _, child := range node.Children {
+			below = append(below, child.Name)
+			w.add(child)
+		}
+		if below != nil {
+			w.flags = append(w.flags, flag{values: below})
 		}
 		for _, arg := range node.Positional {
 			if arg.Enum != "" {
@@ -62,6 +63,21 @@ func vocabulary(model *kong.Application) []word {
 		words = append(words, w)
 	}
 	return words
+}
+
+// add takes over the flags of a command, or of one below it, that it does not have yet.
+func (w *word) add(node *kong.Node) {
+	for _, group := range node.AllFlags(true) {
+		for _, f := range group {
+			one := flag{name: "--" + f.Name, help: f.Help, takesValue: !f.IsBool()}
+			if f.Enum != "" {
+				one.values = strings.Split(f.Enum, ",")
+			}
+			if !slices.ContainsFunc(w.flags, func(have flag) bool { return have.name == one.name }) {
+				w.flags = append(w.flags, one)
+			}
+		}
+	}
 }
 
 // names lists the flags of a command, and its fixed arguments.

@@ -5,12 +5,17 @@ import (
 	"time"
 )
 
-// RuntimeOptions are the settings that say what sandboxes may be opened of, and how it
-// is built. At most one of Catalogue and Runtimes is set.
+// CatalogueOptions are the settings that say what sandboxes may be opened of, and upon
+// which image it is built. At most one of Catalogue and Runtimes is set.
+type CatalogueOptions struct {
+	Catalogue string `placeholder:"FILE" setting:"SANDBOXD_CATALOGUE" help:"File that lists the runtimes of sandboxes, or 'shipped' for those that the program brings along. Without a list there is one, machine."`
+	Runtimes  string `placeholder:"TEXT" setting:"SANDBOXD_RUNTIMES" help:"The list itself, instead of a file: as 'sandboxd runtimes print --object' prints it, or alias=image,alias=image."`
+	BaseImage string `placeholder:"REF" setting:"SANDBOXD_BASE_IMAGE" help:"Image upon which runtimes are built, instead of their own."`
+}
+
+// RuntimeOptions are the settings of whoever builds what a catalogue has.
 type RuntimeOptions struct {
-	Catalogue  string        `placeholder:"FILE" setting:"SANDBOXD_CATALOGUE" help:"File that lists the runtimes of sandboxes, or 'shipped' for those that the program brings along. Without a list there is one, machine."`
-	Runtimes   string        `placeholder:"TEXT" setting:"SANDBOXD_RUNTIMES" help:"The list itself, instead of a file: as 'sandboxd runtimes print --object' prints it, or alias=image,alias=image."`
-	BaseImage  string        `placeholder:"REF" setting:"SANDBOXD_BASE_IMAGE" help:"Image upon which runtimes are built, instead of their own."`
+	CatalogueOptions
 	BuildLimit time.Duration `name:"build-limit" placeholder:"TIME" default:"30m" setting:"SANDBOXD_BUILD_LIMIT" help:"Longest that one try to build the image of a runtime may take, ${default} by default."`
 }
 
