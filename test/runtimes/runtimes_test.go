@@ -23,6 +23,7 @@ import (
 	"sandboxd"
 	"sandboxd/client"
 	"sandboxd/internal/app/datadir"
+	"sandboxd/internal/captest"
 	"sandboxd/internal/driver/docker/dockertest"
 	"sandboxd/internal/follow"
 	"sandboxd/test/server"
@@ -48,9 +49,8 @@ type entry map[string]any
 
 // newShop writes a catalogue. Its aliases are the test's own, and so are its images.
 func newShop(t *testing.T, entries func(base, run string) []entry) *shop {
-	if testing.Short() {
-		t.Skip("it builds images")
-	}
+	t.Helper()
+	captest.Need(t, "patience", !testing.Short(), "not in the short run: make test")
 	s := &shop{T: t, e: dockertest.Find(t, "runc"), dir: t.TempDir(), run: sandboxd.NewID()[:8]}
 	s.data = filepath.Join(s.dir, "data")
 	text, err := json.Marshal(entries(s.e.Workshop(t), s.run))
