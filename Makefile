@@ -2,14 +2,14 @@
 
 INIT    := internal/driver/initbin/init
 PROBER  := internal/driver/initbin/prober
-VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+VERSION := $(shell cat VERSION)
 VARIABLE := sandboxd/internal/app.Version
 
 .DEFAULT_GOAL := help
-.PHONY: help build run check test test-v2 bench workbench arm64 sandbox-runtimes levels lint clean
+.PHONY: help build run image sandbox-token sandbox-runtimes check test test-v2 bench workbench arm64 levels lint clean
 
 help: ## list the commands
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' Makefile
 
 build: ## build bin/sandboxd, static, with the init and the prober inside
 	CGO_ENABLED=0 go build -trimpath -ldflags "-s -w" -o $(INIT) ./cmd/init
@@ -18,6 +18,12 @@ build: ## build bin/sandboxd, static, with the init and the prober inside
 
 run: build ## start a server, run the example against it, stay up until Ctrl-C
 	@scripts/run.sh
+
+image: build ## the host as a container image, sandboxd:<VERSION>; see docs/host.md
+	@scripts/image.sh
+
+sandbox-token: ## write the secret of the host to .env, once
+	@scripts/sandbox-token.sh
 
 check: ## the fast check: format, vet, build, unit tests; changes nothing
 	@scripts/check.sh
