@@ -33,6 +33,7 @@ type box struct {
 	unprepare context.CancelCauseFunc
 
 	written atomic.Int64 // bytes of output
+	resting sync.Mutex   // held while one of its commands rests; see flow
 }
 
 func newBox(h *Host, rec sandboxd.SandboxRecord, d sandboxd.Driver) *box {
