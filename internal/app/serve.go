@@ -21,6 +21,7 @@ import (
 	"sandboxd/internal/cli"
 	"sandboxd/internal/egress"
 	"sandboxd/internal/host"
+	"sandboxd/internal/pressure"
 	"sandboxd/internal/store"
 )
 
@@ -160,8 +161,9 @@ func (s *server) openHost(ctx context.Context, dir *datadir.Dir) error {
 	if err != nil {
 		return err
 	}
+	policy := basePolicy(s.o)
 	cfg := host.Config{DataDir: dir.Path, Store: db, Drivers: drivers, UIDs: uids(),
-		MaxSandboxes: s.o.MaxSandboxes, Ready: s.o.Ready, Images: s.o.Images == "any", Bridge: s.o.Bridge == "any",
+		Policy: &policy, Overrides: s.o.PolicyOverrides, Pressure: pressure.Machine, Ready: s.o.Ready, Images: s.o.Images == "any", Bridge: s.o.Bridge == "any",
 		Egress: s.egress, CABundle: bundle, Trust: s.o.CABundle != "", Capabilities: can, Log: s.log}
 	if set != nil {
 		cfg.Runtimes = set

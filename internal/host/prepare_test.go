@@ -193,8 +193,8 @@ func TestStopEndsThePreparation(t *testing.T) {
 		if err := <-w.ended; err == nil {
 			t.Error("the build goes on")
 		}
-		if len(w.h.places) != 0 {
-			t.Errorf("places held: %v", w.h.places)
+		if len(w.h.gate.Places()) != 0 {
+			t.Errorf("places held: %v", w.h.gate.Places())
 		}
 		// It can be started again.
 		w.built <- nil
@@ -215,8 +215,8 @@ func TestDeleteEndsThePreparation(t *testing.T) {
 			t.Errorf("who opened was told %v", o.err)
 		}
 		<-w.ended
-		if len(w.h.places) != 0 {
-			t.Errorf("places held: %v", w.h.places)
+		if len(w.h.gate.Places()) != 0 {
+			t.Errorf("places held: %v", w.h.gate.Places())
 		}
 	})
 }
@@ -262,7 +262,7 @@ func TestAFailedPreparationIsTold(t *testing.T) {
 			}
 			sb := w.get("k")
 			if sb.State != sandboxd.StateCold || sb.Generation != 0 || sb.LastEnding == nil || sb.LastEnding.Cause != sandboxd.CauseStartFailed ||
-				!strings.Contains(sb.LastEnding.Message, "Collecting duckdb") || len(w.h.places) != 0 {
+				!strings.Contains(sb.LastEnding.Message, "Collecting duckdb") || len(w.h.gate.Places()) != 0 {
 				t.Errorf("%+v, %+v", sb, sb.LastEnding)
 			}
 			all, err := w.h.Runtimes(t.Context())
