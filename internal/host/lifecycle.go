@@ -223,7 +223,7 @@ func (h *Host) Stop(ctx context.Context, id string) (sandboxd.Sandbox, error) {
 	if err != nil {
 		return sandboxd.Sandbox{}, err
 	}
-	b.cancelPreparing()
+	defer b.stopPreparing()()
 	b.unqueue()
 	rec, err := b.exclusive(ctx, func(ctx context.Context) (sandboxd.SandboxRecord, error) {
 		return b.endLocked(ctx, stopped("stopped on request"))
