@@ -66,6 +66,7 @@ start() {
 	done
 	docker -H "$address" import "$(archive base)" sandboxd-test/base:latest >/dev/null
 	docker -H "$address" import "$(archive tools python3-pip,npm,ca-certificates)" sandboxd-test/tools:latest >/dev/null
+	docker -H "$address" import "$(archive workshop apt,python3-pip,python3-venv,npm,ca-certificates)" sandboxd-test/workshop:latest >/dev/null
 	echo "$address"
 }
 

@@ -3,6 +3,7 @@ package app
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -137,7 +138,7 @@ func prepareAll(ctx context.Context, set *runtimes.Set, names []string, w io.Wri
 		done <- set.PrepareAll(ctx, names, func(name string, err error) {
 			told <- func() {
 				if err != nil {
-					fmt.Fprintf(w, "%s: failed: %v\n", name, err)
+					fmt.Fprintf(w, "%s: failed: %s\n", name, publicText(err))
 				} else {
 					fmt.Fprintf(w, "%s: prepared\n", name)
 				}
@@ -173,6 +174,15 @@ func prepareAll(ctx context.Context, set *runtimes.Set, names []string, w io.Wri
 			}
 		}
 	}
+}
+
+// publicText is an error without its cause, which it has told.
+func publicText(err error) string {
+	var e *sandboxd.Error
+	if errors.As(err, &e) {
+		return e.Public()
+	}
+	return err.Error()
 }
 
 // progressLine is what is worth a line of a log.

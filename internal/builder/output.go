@@ -3,12 +3,14 @@ package builder
 import (
 	"archive/tar"
 	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -51,8 +53,9 @@ func (o *output) line(text string) {
 	if m := step.FindStringSubmatch(text); m != nil {
 		n, _ := strconv.Atoi(m[1])
 		of, _ := strconv.Atoi(m[2])
-		o.at, o.last = fmt.Sprintf("step %d of %d, %s", n, of, cut(m[3])), o.last[:0]
-		o.show(func(p *sandboxd.Preparation) { p.Step, p.Steps, p.Doing, p.Line = n, of, cut(m[3]), "" })
+		what := cut(plainStep(m[3]))
+		o.at, o.last = fmt.Sprintf("step %d of %d, %s", n, of, what), o.last[:0]
+		o.show(func(p *sandboxd.Preparation) { p.Step, p.Steps, p.Doing, p.Line = n, of, what, "" })
 		return
 	}
 	if detail.MatchString(text) {
@@ -63,6 +66,18 @@ func (o *output) line(text string) {
 	}
 	o.last = append(o.last, cut(text))
 	o.show(func(p *sandboxd.Preparation) { p.Line = cut(text) })
+}
+
+// listed is a step of a shell in the form that no builder changes.
+var listed = regexp.MustCompile(`^RUN (\["/bin/sh",.*\])$`)
+
+// plainStep is a step as a person would have written it.
+func plainStep(text string) string {
+	var argv []string
+	if m := listed.FindStringSubmatch(text); m != nil && json.Unmarshal([]byte(m[1]), &argv) == nil && len(argv) == 3 {
+		return "RUN " + strings.ReplaceAll(argv[2], "\n", "; ")
+	}
+	return text
 }
 
 // explain says where a try failed.
@@ -81,7 +96,12 @@ func (o *output) explain(err error) error {
 	if len(o.last) > 0 {
 		told += "; it last said: " + strings.Join(o.last, " | ")
 	}
-	return sandboxd.Wrap(class, err, "the image cannot be made: %s", told)
+	cause := err
+	var e *sandboxd.Error
+	if errors.As(err, &e) {
+		cause = e.Err // the rest is told
+	}
+	return sandboxd.Wrap(class, cause, "the image cannot be made: %s", told)
 }
 
 // shown is an error for people: bounded, and without the cause, which only logs have.
@@ -175,12 +195,23 @@ func (l *buildLog) close(err error) {
 	l.file = nil
 }
 
+// marked is a recipe's text in which everything that is built upon the base is labelled
+// at once, so that what a failed build leaves is known, too.
+func marked(spec recipe.Spec) []byte {
+	from := regexp.MustCompile(`(?m)^FROM .*\n`).FindIndex(spec.Dockerfile)
+	if from == nil {
+		return spec.Dockerfile
+	}
+	label := fmt.Sprintf("LABEL %s=%q\n", recipe.LabelRuntime, spec.Labels[recipe.LabelRuntime])
+	return slices.Concat(spec.Dockerfile[:from[1]], []byte(label), spec.Dockerfile[from[1]:])
+}
+
 // pack is the context of a build as an archive. Its entries have no time, so that the
 // engine's cache knows them again.
 func pack(spec recipe.Spec) (io.Reader, error) {
 	var archive bytes.Buffer
 	w := tar.NewWriter(&archive)
-	for _, f := range append([]recipe.File{{Name: "Dockerfile", Content: spec.Dockerfile}}, spec.Files...) {
+	for _, f := range append([]recipe.File{{Name: "Dockerfile", Content: marked(spec)}}, spec.Files...) {
 		h := tar.Header{Typeflag: tar.TypeReg, Name: f.Name, Mode: 0o644, Size: int64(len(f.Content)), ModTime: time.Unix(0, 0)}
 		if err := w.WriteHeader(&h); err != nil {
 			return nil, err

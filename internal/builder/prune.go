@@ -10,17 +10,17 @@ import (
 )
 
 // Prune removes the images that were built for one of these runtimes and are not to be
-// kept, and answers their names. What has no label of ours is never touched, nor is what
-// a container uses or what is just being built.
+// kept, with what failed builds have left, and answers their names. What has no label of
+// ours is never touched, nor is what a container uses or what is just being built.
 func (b *Builder) Prune(ctx context.Context, runtimes, keep []string) ([]string, error) {
-	held, err := b.cfg.Images.ListImages(ctx, recipe.LabelDigest)
+	held, err := b.cfg.Images.ListImages(ctx, recipe.LabelRuntime)
 	if err != nil {
 		return nil, err
 	}
 	var gone []string
 	var errs []error
 	for _, image := range held {
-		if !slices.Contains(runtimes, image.Labels[recipe.LabelRuntime]) || b.flying(image.Labels[recipe.LabelDigest]) ||
+		if !slices.Contains(runtimes, image.Labels[recipe.LabelRuntime]) || b.flying(image.Labels[recipe.LabelRuntime]) ||
 			slices.Contains(keep, image.ID) || slices.ContainsFunc(image.Tags, func(tag string) bool { return slices.Contains(keep, tag) }) {
 			continue
 		}
@@ -44,8 +44,14 @@ func (b *Builder) Prune(ctx context.Context, runtimes, keep []string) ([]string,
 	return gone, errors.Join(errs...)
 }
 
-func (b *Builder) flying(digest string) bool {
+// flying says whether an image of a runtime is just being built.
+func (b *Builder) flying(runtime string) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.flights[digest] != nil
+	for _, f := range b.flights {
+		if f.spec.Labels[recipe.LabelRuntime] == runtime {
+			return true
+		}
+	}
+	return false
 }

@@ -30,6 +30,7 @@ type box struct {
 	gate  *egress.Gate // of a sandbox with a proxy, once it was needed
 	// unprepare ends the wait for the image of its runtime; nil when it does not wait.
 	unprepare context.CancelCauseFunc
+	stops     int // that go on; each ends a preparation that begins meanwhile, too
 }
 
 func newBox(h *Host, rec sandboxd.SandboxRecord, d sandboxd.Driver) *box {

@@ -104,7 +104,7 @@ func (h *Host) Stop(ctx context.Context, id string) (sandboxd.Sandbox, error) {
 	if err != nil {
 		return sandboxd.Sandbox{}, err
 	}
-	b.cancelPreparing()
+	defer b.stopPreparing()()
 	rec, err := b.exclusive(ctx, b.stopLocked)
 	return rec.Sandbox, err
 }

@@ -468,6 +468,45 @@ func TestRuntimesOfAHost(t *testing.T) {
 	}
 }
 
+// containers is a driver of another name that has images built.
+type containers struct{ fake.Imaging }
+
+func (containers) Name() string { return "containers" }
+
+// A runtime takes the driver that has its image, where there is one.
+func TestTheDriverOfARuntime(t *testing.T) {
+	w := newWorkshop(t)
+	defer w.world.Close()
+	b := builder.New(builder.Config{Images: w.images, Dir: w.dir + "/runtimes"})
+	defer b.Close()
+	var err error
+	if w.set, err = runtimes.New(runtimes.Config{Entries: []catalogue.Entry{tools()}, Builder: b}); err != nil {
+		t.Fatal(err)
+	}
+	other := fake.NewWorld(fake.Config{})
+	defer other.Close()
+	bare, built := fake.New(w.world), containers{fake.Imaging{Driver: fake.New(other), Images: w.images}}
+	defer bare.Close()
+	defer built.Close()
+	h, err := New(t.Context(), Config{DataDir: w.dir, Store: w.store, Drivers: []sandboxd.Driver{bare, built}, UIDs: testUIDs(), Runtimes: w.set,
+		Capabilities: map[string]sandboxd.Capabilities{"containers": {Networks: []string{"none", "proxy", "bridge"}}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer h.Close()
+	all, err := h.Runtimes(t.Context())
+	if err != nil || !slices.Equal(all[0].Drivers, []string{"containers", "fake"}) || all[0].Network != "bridge" || all[0].Missing == nil || all[0].Preparation == nil {
+		t.Errorf("%+v, %v", all, err)
+	}
+	no := false
+	for driver, image := range map[string]bool{"": true, "containers": true, "fake": false} {
+		sb, _, err := h.Open(t.Context(), sandboxd.OpenRequest{Driver: driver, Start: &no, Network: sandboxd.Network{Mode: sandboxd.NetworkNone}})
+		if err != nil || (sb.Image != "") != image || sb.Driver != "fake" && !image {
+			t.Errorf("driver %q: %+v, %v", driver, sb, err)
+		}
+	}
+}
+
 // On a driver without images every entry is there at once, with what the machine has.
 func TestEntriesOnADriverWithoutImages(t *testing.T) {
 	w := newWorkshop(t)

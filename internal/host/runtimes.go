@@ -65,7 +65,7 @@ func (h *Host) checkRuntime(req *sandboxd.OpenRequest) error {
 // checkDriverOf is checkDriver for a sandbox of an entry, which decides its image.
 func (h *Host) checkDriverOf(req *sandboxd.OpenRequest, e sandboxd.RuntimeEntry) error {
 	if req.Driver == "" && req.OCIRuntime == "" {
-		req.Driver = h.cfg.Drivers[0].Name()
+		req.Driver = h.driverNames()[0]
 	}
 	if _, builds := h.drivers[req.Driver].(sandboxd.ImageBuilder); builds && req.OCIRuntime == "" {
 		req.Image, req.OCIRuntime = e.Image, e.OCIRuntime // the operator's choice: it needs nobody's leave
@@ -75,6 +75,20 @@ func (h *Host) checkDriverOf(req *sandboxd.OpenRequest, e sandboxd.RuntimeEntry)
 		req.Image = e.Image
 	}
 	return h.checkDriver(req)
+}
+
+// driverNames are the drivers in the order in which a runtime of the catalogue takes
+// them: those that have its image before those that have what the machine has.
+func (h *Host) driverNames() []string {
+	var built, bare []string
+	for _, d := range h.cfg.Drivers {
+		if _, ok := d.(sandboxd.ImageBuilder); ok {
+			built = append(built, d.Name())
+		} else {
+			bare = append(bare, d.Name())
+		}
+	}
+	return append(built, bare...)
 }
 
 // entryLimits are those in force for sandboxes of an entry that state none; a zero field
@@ -143,23 +157,23 @@ func (h *Host) varsOf(rec sandboxd.SandboxRecord) map[string]string {
 
 // Runtimes implements sandboxd.Host. Without a catalogue there is one built-in entry.
 func (h *Host) Runtimes(context.Context) ([]sandboxd.Runtime, error) {
-	names := make([]string, 0, len(h.cfg.Drivers))
-	builds, bare := false, false
-	for _, d := range h.cfg.Drivers {
-		names = append(names, d.Name())
-		_, ok := d.(sandboxd.ImageBuilder)
-		builds, bare = builds || ok, bare || !ok
-	}
 	if h.cfg.Runtimes == nil {
+		var names []string
+		for _, d := range h.cfg.Drivers {
+			names = append(names, d.Name())
+		}
 		return []sandboxd.Runtime{{Name: sandboxd.RuntimeMachine, Default: true, Drivers: names, Limits: sandboxd.DefaultLimits(),
 			Network: string(sandboxd.NetworkNone), Root: sandboxd.RootReadonly}}, nil
 	}
+	names := h.driverNames()
+	_, builds := h.drivers[names[0]].(sandboxd.ImageBuilder)
+	_, everyone := h.drivers[names[len(names)-1]].(sandboxd.ImageBuilder)
 	var all []sandboxd.Runtime
 	for i, e := range h.cfg.Runtimes.Entries() {
 		r := sandboxd.Runtime{Name: e.Name, Description: e.Description, Default: i == 0, Drivers: names, Builds: e.Builds,
 			Installed: e.Installed, Limits: h.entryLimits(e), Network: string(h.entryNetwork(e, names[0]).Mode), Root: e.Root}
 		fillFrom(&r.Limits, sandboxd.DefaultLimits())
-		if bare {
+		if !everyone {
 			r.Missing = h.cfg.Runtimes.Missing(e.Name)
 		}
 		if builds {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"regexp"
 	"strings"
 
 	"github.com/distribution/reference"
@@ -108,6 +109,9 @@ func (b builds) BuildImage(ctx context.Context, req sandboxd.ImageBuild) error {
 			line.end()
 			return sandboxd.Errorf(sandboxd.ClassUnavailable, "%s", told(m.Error))
 		}
+		if builders.MatchString(m.Stream) {
+			line.end() // what a step printed need not have ended its line
+		}
 		line.write(m.Stream)
 		if m.Status != "" && m.Progress == nil {
 			line.end()
@@ -160,6 +164,9 @@ func (b builds) RemoveImage(ctx context.Context, ref string) error {
 	return nil
 }
 
+// builders are lines of the builder itself.
+var builders = regexp.MustCompile(`^(Step \d+/\d+ : | ---> |Removing intermediate container )`)
+
 // lines cuts what a build prints into lines. A carriage return begins one anew, as on
 // a terminal.
 type lines struct {
@@ -186,9 +193,12 @@ func (l *lines) write(text string) {
 	}
 }
 
+// colours are what the builder and the programs in it print for a terminal.
+var colours = regexp.MustCompile("\x1b\\[[0-9;?]*[A-Za-z]")
+
 // end says the line that is open, if there is anything in it.
 func (l *lines) end() {
-	if text := strings.TrimRight(l.open.String(), " \t"); text != "" {
+	if text := strings.TrimRight(colours.ReplaceAllString(l.open.String(), ""), " \t"); text != "" {
 		l.said(text[:min(len(text), longestLine)])
 	}
 	l.open.Reset()

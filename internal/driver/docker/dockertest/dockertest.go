@@ -14,11 +14,12 @@ import (
 	"sandboxd/internal/captest"
 )
 
-// Image is the base image of the tests, and tools one with pip and npm in addition;
-// scripts/engine.sh makes them.
+// Image is the base image of the tests, tools one with pip and npm in addition, and
+// workshop one with apt, too, upon which runtimes are built; scripts/engine.sh makes them.
 const (
-	Image = "sandboxd-test/base:latest"
-	tools = "sandboxd-test/tools:latest"
+	Image    = "sandboxd-test/base:latest"
+	tools    = "sandboxd-test/tools:latest"
+	workshop = "sandboxd-test/workshop:latest"
 )
 
 // Engine is what a test needs to know to use the engine.
@@ -68,11 +69,17 @@ func Find(t testing.TB, runtime string) Engine {
 
 // Tools answers the image with pip and npm, or skips t for want of the capability
 // docker-tools.
-func (e Engine) Tools(t testing.TB) string {
+func (e Engine) Tools(t testing.TB) string { return e.special(t, "docker-tools", tools) }
+
+// Workshop answers the image upon which runtimes are built, or skips t for want of the
+// capability docker-workshop.
+func (e Engine) Workshop(t testing.TB) string { return e.special(t, "docker-workshop", workshop) }
+
+func (e Engine) special(t testing.TB, capability, image string) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
-	_, err := e.API.ImageInspect(ctx, tools)
-	captest.Need(t, "docker-tools", err == nil, "the engine has no image "+tools)
-	return tools
+	_, err := e.API.ImageInspect(ctx, image)
+	captest.Need(t, capability, err == nil, "the engine has no image "+image)
+	return image
 }
