@@ -27,6 +27,7 @@ func (h *Host) CloseSandbox(ctx context.Context, id string) (sandboxd.Sandbox, e
 	if err != nil {
 		return sandboxd.Sandbox{}, err
 	}
+	defer b.stopPreparing()()
 	b.unqueue()
 	rec, err := b.exclusive(ctx, func(ctx context.Context) (sandboxd.SandboxRecord, error) {
 		p := stopped("closed on request")
