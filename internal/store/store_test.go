@@ -49,6 +49,17 @@ func TestSQLite(t *testing.T) {
 	storetest.Run(t, func(t *testing.T) sandboxd.HostStore { return open(t, filepath.Join(t.TempDir(), "host.db")) })
 }
 
+func TestSessions(t *testing.T) {
+	storetest.RunSessions(t, func(t *testing.T) storetest.SessionStore {
+		s, err := OpenSQLite(t.Context(), filepath.Join(t.TempDir(), "host.db"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	})
+	storetest.RunSessions(t, func(*testing.T) storetest.SessionStore { return NewMemory() })
+}
+
 func TestMemory(t *testing.T) {
 	storetest.Run(t, func(*testing.T) sandboxd.HostStore { return NewMemory() })
 }
