@@ -12,7 +12,9 @@ import "context"
 type Host interface {
 	// Open creates the sandbox of a key (created is true) or attaches to it. Of
 	// two opens at once one creates. With Start not false it answers when the
-	// environment runs. ClassCapacity when no place is free; ClassInvalid;
+	// environment runs. ClassCapacity, with the Ceiling, when none of the policy's
+	// leaves room for it, and for a place nobody made room in WaitS; ClassInvalid;
+	// ClassNotFound with Attach;
 	// ClassUnavailable when the start failed, with the ending kept.
 	Open(ctx context.Context, req OpenRequest) (sb Sandbox, created bool, err error)
 	Get(ctx context.Context, id string) (Sandbox, error)

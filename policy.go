@@ -69,7 +69,8 @@ type Awake struct {
 type Hold struct {
 	ID      string    `json:"id" doc:"1-64 of [A-Za-z0-9._-]; made up when empty"`
 	Reason  string    `json:"reason,omitempty" doc:"For people, at most 200 bytes"`
-	Expires time.Time `json:"expires"`
+	ForS    Seconds   `json:"for_s" doc:"How long from now; in an answer how long still"`
+	Expires time.Time `json:"expires" doc:"Of answers: when that is, as the clock of the host is set"`
 }
 
 // SandboxUsage is what the processes of a sandbox use now. What the driver cannot tell is nil.
@@ -86,15 +87,15 @@ type Lifetimes interface {
 	// Attach is Open of a key with Start false, but ClassNotFound where Open would
 	// create. It opens a closed sandbox again.
 	Attach(ctx context.Context, key string) (Sandbox, error)
-	// Close ends the sandbox in cold, also where Stop keeps an environment that was
+	// CloseSandbox ends the sandbox in cold, also where Stop keeps an environment that was
 	// changed. Its files stay; it counts for no ceiling. Closing a closed one is no
 	// error.
-	Close(ctx context.Context, id string) (Sandbox, error)
+	CloseSandbox(ctx context.Context, id string) (Sandbox, error)
 	// Awake says which clock governs the sandbox and what keeps it. It counts as no use.
 	Awake(ctx context.Context, id string) (Awake, error)
 	// Renew notes a request of the sandbox's owner: it winds the clock up.
 	Renew(ctx context.Context, id string) error
-	// Hold keeps it awake until hold.Expires, at most MaxHold ahead; the same hold id
+	// Hold keeps it awake for hold.ForS, at most MaxHold; the same hold id
 	// again replaces that hold. An empty id is made up. ClassConflict for a sandbox
 	// that is closed, ClassCapacity beyond MaxHolds. Holds outlive the server, and end
 	// with the close.
@@ -227,6 +228,12 @@ func PolicyChange(was, is Policy) []byte {
 		var m map[string]json.RawMessage
 		_ = json.Unmarshal(text, &m) // of what was just made
 		delete(m, "runtimes")
+		// Field by field: what is 0 is to be refused, not left out.
+		m["limits"], err = json.Marshal(map[string]any{"memory_bytes": p.Limits.MemoryBytes, "cpus": p.Limits.CPUs, "pids": p.Limits.PIDs,
+			"tmp_bytes": p.Limits.TmpBytes, "open_files": p.Limits.OpenFiles})
+		if err != nil {
+			panic("sandboxd: a policy is no JSON: " + err.Error())
+		}
 		return m
 	}
 	change := map[string]any{}

@@ -122,6 +122,7 @@ type OpenRequest struct {
 	Labels  map[string]string `json:"labels,omitempty"`
 	Tenant  string            `json:"tenant,omitempty" doc:"Whose it is, 1-64 of [A-Za-z0-9._-]; empty: nobody's, and counted against no tenant" maxLength:"64"`
 	Start   *bool             `json:"start,omitempty" doc:"Start the environment, default true"`
+	Attach  bool              `json:"attach,omitempty" doc:"Only attach: a key that no sandbox has is not found"`
 	WaitS   *Seconds          `json:"wait_s,omitempty" doc:"How long to wait for a place when none is free, default 30 s; 0 refuses at once" minimum:"0" maximum:"600"`
 
 	// Image and OCIRuntime need a driver that runs images and a host that lets its

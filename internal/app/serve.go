@@ -156,8 +156,9 @@ func (s *server) openHost(ctx context.Context, dir *datadir.Dir) error {
 	if err != nil {
 		return err
 	}
+	policy := basePolicy(s.o)
 	s.host, err = host.New(ctx, host.Config{DataDir: dir.Path, Store: db, Drivers: drivers, UIDs: uids(),
-		MaxSandboxes: s.o.MaxSandboxes, Ready: s.o.Ready, Images: s.o.Images == "any",
+		Policy: &policy, Overrides: s.o.PolicyOverrides, Ready: s.o.Ready, Images: s.o.Images == "any",
 		Egress: s.egress, CABundle: bundle, Trust: s.o.CABundle != "", Log: s.log})
 	if err != nil {
 		return err

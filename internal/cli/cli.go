@@ -68,6 +68,15 @@ type ServeOptions struct {
 	OCIRuntime      string   `name:"oci-runtime" placeholder:"NAME" setting:"SANDBOXD_OCI_RUNTIME" help:"OCI runtime of containers that name none, as runsc; the engine's default otherwise."`
 	Images          string   `default:"any" enum:"any,none" setting:"SANDBOXD_IMAGES" help:"Which images and OCI runtimes a holder of the API key may name: any, the default, or none."`
 	MaxSandboxes    int      `default:"${max_sandboxes}" setting:"SANDBOXD_MAX_SANDBOXES" help:"Most sandboxes that run at once, ${default} by default; stopped ones do not count."`
+	MaxOpen         Bound    `placeholder:"N" setting:"SANDBOXD_MAX_OPEN" help:"Most sandboxes that are open, running or put to sleep; no bound by default."`
+	MaxPerTenant    Bound    `placeholder:"N" setting:"SANDBOXD_MAX_PER_TENANT" help:"Most open sandboxes of one tenant, 10 by default, or none for no bound."`
+	EvictIdleAfter  Bound    `placeholder:"TIME" setting:"SANDBOXD_EVICT_IDLE_AFTER" help:"Put the longest idle sandbox to sleep for one that finds no place, if it was idle for so long, as 300 or 5m; never by default."`
+	IdleTimeout     Bound    `placeholder:"TIME" setting:"SANDBOXD_IDLE_TIMEOUT" help:"Close a sandbox without work for so long, 30m by default, or none; its files stay."`
+	AppIdleTimeout  Bound    `placeholder:"TIME" setting:"SANDBOXD_APP_IDLE_TIMEOUT" help:"The same for apps, 35m by default."`
+	OwnerLease      Bound    `placeholder:"TIME" setting:"SANDBOXD_OWNER_LEASE" help:"Close a sandbox of the sandboxes face without a request of its owner for so long, 30m by default."`
+	WorkspaceTTL    Bound    `name:"workspace-ttl" placeholder:"TIME" setting:"SANDBOXD_WORKSPACE_TTL" help:"Delete closed sandboxes with their files when nobody used them for so long; never by default."`
+	EnvironmentTTL  Bound    `name:"environment-ttl" placeholder:"TIME" setting:"SANDBOXD_ENVIRONMENT_TTL" help:"Remove what was installed in a stopped sandbox after so long, 24h by default; files stay."`
+	PolicyOverrides string   `type:"path" placeholder:"FILE" setting:"SANDBOXD_POLICY_OVERRIDES" help:"JSON with fields of the policy that win over all settings and changes; read again when it changes."`
 	Ready           int      `placeholder:"N" default:"8" setting:"SANDBOXD_READY" help:"Most environments that are kept ready for sandboxes that will be opened, ${default} by default; how many are follows what is opened, and each counts as a sandbox that runs until one needs its place. 0 for none."`
 	EgressAllow     []string `name:"egress-allow-address" placeholder:"ADDR" setting:"SANDBOXD_EGRESS_ALLOW_ADDRESS" help:"Address or prefix that sandboxes with the network proxy may reach although it is private or this machine's, as 10.1.2.0/24 or 192.0.2.7:443; repeatable."`
 	EgressUpstream  string   `placeholder:"URL" setting:"SANDBOXD_EGRESS_UPSTREAM" help:"Proxy through which they reach the outside, as http://proxy:3128; none by default."`
@@ -176,7 +185,7 @@ func explain(err error) error {
 	case sandboxd.ClassUnauthorized:
 		hinted.Hint = "the key is in the file token of the server's data directory; give it with --token, SANDBOXD_TOKEN or --data"
 	case sandboxd.ClassCapacity:
-		hinted.Hint = "delete a sandbox (sandboxd ps, sandboxd rm ID) or start the server with a higher --max-sandboxes"
+		hinted.Hint = "delete a sandbox (sandboxd ps, sandboxd rm ID) or raise the ceiling (sandboxd policy max_running=N)"
 	case sandboxd.ClassGone:
 		hinted.Hint = hintList
 	default:

@@ -24,15 +24,19 @@ type box struct {
 	ctx   context.Context // of lifecycle work; ends when the sandbox is to be deleted
 	abort context.CancelFunc
 
-	mu    sync.Mutex
-	env   *environment
-	files sandboxd.Files
-	gate  *egress.Gate // of a sandbox with a proxy, once it was needed
+	pulse pulse // when it worked
+
+	mu         sync.Mutex
+	env        *environment
+	leaveQueue context.CancelFunc // while it waits for a place
+	files      sandboxd.Files
+	gate       *egress.Gate // of a sandbox with a proxy, once it was needed
 }
 
 func newBox(h *Host, rec sandboxd.SandboxRecord, d sandboxd.Driver) *box {
 	b := &box{h: h, id: rec.ID, key: rec.Key, uid: rec.UID, driver: d, old: h.former[rec.ID], life: make(chan struct{}, 1)}
 	b.ctx, b.abort = context.WithCancel(h.ctx)
+	b.pulse.load(rec, h)
 	return b
 }
 

@@ -76,6 +76,9 @@ func (c *command) finish(ending sandboxd.Ending) {
 		}
 		fpCommandEnded.Hit()
 		c.env.remove(c.id)
+		if !c.spec.Background {
+			c.env.b.work(reasonCommand, "a command ended")
+		}
 		close(c.done)
 		if c.group {
 			groups := c.env.b.driver.(sandboxd.CommandGroups)
@@ -227,6 +230,10 @@ func remedyOf(cause sandboxd.Cause) string {
 		return "free space on the host's disk, or remove files of the workspace"
 	case sandboxd.CauseOrphaned:
 		return "run it in the background to keep it without a follower"
+	case sandboxd.CauseEvicted:
+		return "start the sandbox again; its files are kept; give sandboxes less memory, or the machine more"
+	case sandboxd.CauseIdle, sandboxd.CauseAsleep:
+		return "the next command starts the sandbox again; a hold keeps it awake"
 	case sandboxd.CauseEnvironment, sandboxd.CauseHostRestart, sandboxd.CauseEngine, sandboxd.CauseRemoved:
 		return "start the sandbox again; its files are kept"
 	}

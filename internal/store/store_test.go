@@ -152,7 +152,9 @@ func TestARecordOfAnEarlierSchemaHasDefaults(t *testing.T) {
 	}
 	db, err := sql.Open("sqlite", path)
 	for _, text := range []string{`alter table sandboxes drop column network_json`, `alter table sandboxes drop column root`,
-		`alter table sandboxes drop column tenant`, `alter table sandboxes drop column face`, `delete from goose_db_version where version_id >= 5`} {
+		`alter table sandboxes drop column tenant`, `alter table sandboxes drop column face`, `alter table sandboxes drop column open`,
+		`alter table sandboxes drop column asleep`, `alter table sandboxes drop column life_json`, `drop table documents`,
+		`update sandboxes set state = 'running'`, `delete from goose_db_version where version_id >= 5`} {
 		if err == nil {
 			_, err = db.Exec(text)
 		}
@@ -167,6 +169,7 @@ func TestARecordOfAnEarlierSchemaHasDefaults(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := rec
+	want.State, want.Open = sandboxd.StateRunning, true
 	want.Network, want.Root, want.Tenant, want.Face = sandboxd.Network{Mode: sandboxd.NetworkNone}, sandboxd.RootReadonly, "", sandboxd.FaceNative
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Fatal(diff)

@@ -149,7 +149,7 @@ func (l *lifetimes) Attach(ctx context.Context, key string) (sandboxd.Sandbox, e
 	return sandboxd.Sandbox{}, sandboxd.Errorf(sandboxd.ClassUnsupported, "not asked for here")
 }
 
-func (l *lifetimes) Close(ctx context.Context, id string) (sandboxd.Sandbox, error) {
+func (l *lifetimes) CloseSandbox(ctx context.Context, id string) (sandboxd.Sandbox, error) {
 	sb, err := l.Stop(ctx, id)
 	if err == nil {
 		l.set(id, true, false)

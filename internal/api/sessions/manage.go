@@ -202,7 +202,7 @@ func (f *Face) remove(c *call) error {
 	if purge {
 		err = f.cfg.Host.Delete(c.ctx(), rec.SandboxID)
 	} else {
-		_, err = f.cfg.Lifetimes.Close(c.ctx(), rec.SandboxID)
+		_, err = f.cfg.Lifetimes.CloseSandbox(c.ctx(), rec.SandboxID)
 	}
 	if class := sandboxd.ClassOf(err); err != nil && class != sandboxd.ClassNotFound && class != sandboxd.ClassGone {
 		return err

@@ -298,7 +298,7 @@ func TestHibernated(t *testing.T) {
 func TestASessionThatTheHostClosedIsClosed(t *testing.T) {
 	r := newRig(t)
 	for _, end := range []func(id string) error{
-		func(id string) error { _, err := r.lifetimes.Close(t.Context(), id); return err },
+		func(id string) error { _, err := r.lifetimes.CloseSandbox(t.Context(), id); return err },
 		func(id string) error { return r.Delete(t.Context(), id) },
 	} {
 		_, token := r.open(m{"session_id": "a", "reuse": true})
