@@ -153,7 +153,7 @@ func TestARecordOfAnEarlierSchemaHasDefaults(t *testing.T) {
 	db, err := sql.Open("sqlite", path)
 	for _, text := range []string{`alter table sandboxes drop column network_json`, `alter table sandboxes drop column root`,
 		`alter table sandboxes drop column tenant`, `alter table sandboxes drop column face`, `alter table sandboxes drop column open`,
-		`alter table sandboxes drop column asleep`, `alter table sandboxes drop column life_json`, `drop table documents`,
+		`alter table sandboxes drop column asleep`, `alter table sandboxes drop column life_json`, `drop table documents`, `drop table sessions`,
 		`update sandboxes set state = 'running'`, `delete from goose_db_version where version_id >= 5`} {
 		if err == nil {
 			_, err = db.Exec(text)
