@@ -21,6 +21,10 @@ import (
 // execLimit is how much of a command's output is shown; what is beyond it is thrown away.
 const execLimit = 100_000
 
+// oneStream has a script write errors where its output goes: of two streams nobody could
+// say what came first.
+const oneStream = "exec 2>&1; "
+
 // readHint follows the message about a file that is too large.
 const readHint = `Read a slice with execute() instead, e.g. "sed -n '1,200p' <path>".`
 
@@ -78,7 +82,7 @@ func (f *Face) exec(c *call) error {
 	}
 	var answer said
 	err = f.observe(c, "exec", text, func(o *outcome) error {
-		data, code, cut, err := f.command(c.ctx(), sb.ID, sandboxd.CommandSpec{Argv: []string{"/bin/sh", "-c", text}, TimeoutS: limit}, execLimit)
+		data, code, cut, err := f.command(c.ctx(), sb.ID, sandboxd.CommandSpec{Argv: []string{"/bin/sh", "-c", oneStream + text}, TimeoutS: limit}, execLimit)
 		if err != nil {
 			return f.notRun(c, err)
 		}
