@@ -21,6 +21,7 @@ import (
 	"sandboxd/internal/cli"
 	"sandboxd/internal/egress"
 	"sandboxd/internal/host"
+	"sandboxd/internal/pressure"
 	"sandboxd/internal/store"
 )
 
@@ -169,7 +170,7 @@ func (s *server) openHost(ctx context.Context, dir *datadir.Dir) error {
 	}
 	policy := basePolicy(s.o)
 	s.host, err = host.New(ctx, host.Config{DataDir: dir.Path, Store: db, Drivers: drivers, UIDs: uids(),
-		Policy: &policy, Overrides: s.o.PolicyOverrides, Ready: s.o.Ready, Images: s.o.Images == "any",
+		Policy: &policy, Overrides: s.o.PolicyOverrides, Pressure: pressure.Machine, Ready: s.o.Ready, Images: s.o.Images == "any",
 		Egress: s.egress, CABundle: bundle, Trust: s.o.CABundle != "", Log: s.log})
 	if err != nil {
 		return err

@@ -160,8 +160,12 @@ type grammar struct {
 	Logs       logsCmd       `cmd:"" help:"Print the output of a command."`
 	Network    networkCmd    `cmd:"" help:"Say what a sandbox's proxy let through and what it refused, and why."`
 	Port       portCmd       `cmd:"" help:"Reach a port of a sandbox on 127.0.0.1 here, or list its ports."`
+	Get        getCmd        `cmd:"" help:"Say what a sandbox is, what keeps it awake and what it uses."`
 	Stop       stopCmd       `cmd:"" help:"Stop sandboxes and keep their files, or stop one command."`
 	Rm         rmCmd         `cmd:"" help:"Delete sandboxes with their files."`
+	Close      closeCmd      `cmd:"" help:"Close sandboxes: only their files stay."`
+	Hold       holdCmd       `cmd:"" help:"Keep a sandbox awake for a time."`
+	Policy     policyCmd     `cmd:"" help:"Show or change what sandboxes may have and how long they last."`
 	MCP        mcpCmd        `cmd:"" name:"mcp" help:"Serve MCP on stdin and stdout: one sandbox for one agent."`
 	Doctor     doctorCmd     `cmd:"" help:"Say how well this machine can isolate, line by line."`
 	Selftest   selftestCmd   `cmd:"" help:"Try to break out of sandboxes of its own, and say what holds on this machine."`

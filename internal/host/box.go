@@ -126,8 +126,8 @@ func (b *box) endEnvironment(ctx context.Context, ending sandboxd.Ending) error 
 
 // environmentCause is what the end of an environment is for its commands.
 func environmentCause(c sandboxd.Cause) sandboxd.Cause {
-	if c == sandboxd.CauseStopped {
-		return sandboxd.CauseStopped
+	if c == sandboxd.CauseStopped || c == sandboxd.CauseEvicted {
+		return c
 	}
 	return sandboxd.CauseEnvironment
 }

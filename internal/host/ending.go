@@ -38,6 +38,9 @@ func (c *command) lose(env sandboxd.Ending) {
 	e := sandboxd.Ending{Cause: sandboxd.CauseEnvironment, Message: "its environment ended: " + string(env.Cause), At: time.Now().UTC()}
 	if cause := c.intended(); cause != "" && cause != sandboxd.CauseEnvironment {
 		e.Cause, e.Message = cause, ""
+		if cause == env.Cause {
+			e.Message = env.Message
+		}
 	}
 	if e.Cause == sandboxd.CauseStopped {
 		code := 128 + int(unix.SIGKILL)

@@ -24,6 +24,7 @@ import (
 	"sandboxd/internal/clock"
 	"sandboxd/internal/egress"
 	"sandboxd/internal/policy"
+	"sandboxd/internal/pressure"
 	"sandboxd/internal/workspace"
 )
 
@@ -58,6 +59,9 @@ type Config struct {
 	// With Trust its commands are told to use it, instead of what they know.
 	CABundle string
 	Trust    bool
+	// Pressure, if not nil, reads the machine's memory; sandboxes are ended while it
+	// runs short.
+	Pressure func() (pressure.Reading, error)
 	// Clock tells the moments that are kept. nil means this machine's.
 	Clock clock.Clock
 	Log   *slog.Logger
@@ -151,6 +155,9 @@ func New(ctx context.Context, cfg Config) (*Host, error) {
 	h.mu.Unlock()
 	h.shareRoom()
 	h.spawn(h.keepTime)
+	if cfg.Pressure != nil {
+		h.spawn(h.keepMemory)
+	}
 	return h, nil
 }
 

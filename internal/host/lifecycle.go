@@ -219,31 +219,16 @@ func (h *Host) Stop(ctx context.Context, id string) (sandboxd.Sandbox, error) {
 	return rec.Sandbox, err
 }
 
-// Delete implements sandboxd.Host. The record says deleting and the place is free
-// when it returns; the rest follows, and reconcile ends what a crash interrupts.
-func (h *Host) Delete(ctx context.Context, id string) error {
-	rec, err := h.record(ctx, id)
-	if err != nil {
-		return err
-	}
-	b := h.boxOf(rec)
-	if err := h.acceptDelete(ctx, b); err != nil {
-		return err
-	}
-	h.gate.Close(id)
-	h.shareRoom()
-	b.abort()
-	h.spawn(func() { h.finishDelete(b) })
-	return nil
-}
-
 // acceptDelete records that the sandbox is to go and moves its files aside, so
 // that its key is free for another.
-func (h *Host) acceptDelete(ctx context.Context, b *box) error {
+func (h *Host) acceptDelete(ctx context.Context, b *box, may func(*sandboxd.SandboxRecord) error) error {
 	defer h.naming.lock(b.key)()
 	_, err := h.store.Update(ctx, b.id, func(r *sandboxd.SandboxRecord) error {
 		if r.State == sandboxd.StateDeleting || r.State == sandboxd.StateDeleted {
 			return sandboxd.Errorf(sandboxd.ClassGone, "the sandbox was deleted")
+		}
+		if err := may(r); err != nil {
+			return err
 		}
 		r.State, r.Open, r.Asleep = sandboxd.StateDeleting, false, false
 		return nil

@@ -35,6 +35,7 @@ const (
 type pulse struct {
 	moved    atomic.Int64 // uptime when data went over a connection to a port
 	lastUsed atomic.Int64 // uptime when somebody had its files, or it worked
+	usedHere atomic.Int64 // the same, since this host is up; 0 for never
 
 	mu             sync.Mutex
 	clock          sandboxd.Clock
@@ -91,10 +92,15 @@ func (p *pulse) opened(r *sandboxd.SandboxRecord, h *Host) {
 	p.worked, p.reason, p.detail = h.uptime(), reasonOpened, ""
 	p.stored = p.worked
 	p.lastUsed.Store(p.worked)
+	p.usedHere.Store(p.worked)
 }
 
 // use notes that somebody had the files.
-func (p *pulse) use(h *Host) { p.lastUsed.Store(h.uptime()) }
+func (p *pulse) use(h *Host) {
+	up := h.uptime()
+	p.lastUsed.Store(up)
+	p.usedHere.Store(up)
+}
 
 // work notes that the sandbox works now.
 func (b *box) work(reason, detail string) { b.workAt(b.h.uptime(), reason, detail) }
@@ -113,6 +119,7 @@ func (b *box) workAt(when int64, reason, detail string) {
 	}
 	p.mu.Unlock()
 	p.lastUsed.Store(max(when, p.lastUsed.Load()))
+	p.usedHere.Store(p.lastUsed.Load())
 	if stale && b.h.ctx.Err() == nil {
 		b.h.spawn(b.storePulse)
 	}

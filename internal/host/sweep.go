@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"sandboxd"
-	"sandboxd/internal/clock"
 )
 
 // seenDocument is when a host looked at its sandboxes for the last time.
@@ -81,6 +80,7 @@ func (h *Host) tick() {
 		})
 	}
 	wg.Wait()
+	h.sweepTTL(p)
 	if text, err := json.Marshal(h.clock()); err == nil {
 		if err := h.store.PutDocument(h.ctx, seenDocument, text); err != nil && h.ctx.Err() == nil {
 			h.log.Error("the time is not stored", "err", err)
@@ -225,7 +225,3 @@ func (h *Host) closeSleeper(ctx context.Context) bool {
 	}
 	return false
 }
-
-// overdueByLeap says whether something is overdue for longer than any absence of a
-// host explains.
-func overdueByLeap(age, limit time.Duration) bool { return age-limit > clock.Leap }

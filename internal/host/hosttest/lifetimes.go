@@ -80,6 +80,8 @@ func closes(s *suite) {
 	if !got.Open || got.Generation != 2 {
 		s.Fatalf("%+v", got)
 	}
+	_, err = l.CloseSandbox(s.ctx, sb.ID)
+	s.must(err)
 	s.must(s.host.Delete(s.ctx, sb.ID))
 	_, err = l.CloseSandbox(s.ctx, sb.ID)
 	s.wants(err, sandboxd.ClassGone)
