@@ -24,7 +24,7 @@ export SANDBOXD_TEST_CAPS=$scratch/capabilities
 if [ -z "${SANDBOXD_TEST_EXPECT+set}" ]; then
 	SANDBOXD_TEST_EXPECT=
 	if [ "$(id -u)" = 0 ]; then
-		SANDBOXD_TEST_EXPECT="root mount process seccomp docker runsc"
+		SANDBOXD_TEST_EXPECT="root mount process seccomp docker runsc python-client"
 		# One cgroup version is what this machine has; version 2 also runs in the
 		# user-mode kernel, which exists for x86_64.
 		[ "$(stat -fc %T /sys/fs/cgroup)" = cgroup2fs ] && SANDBOXD_TEST_EXPECT+=" cgroup2" || SANDBOXD_TEST_EXPECT+=" cgroup1"
