@@ -205,6 +205,10 @@ func (f *Face) remove(c *call) error {
 		_, err = f.cfg.Lifetimes.CloseSandbox(c.ctx(), rec.SandboxID)
 	}
 	if class := sandboxd.ClassOf(err); err != nil && class != sandboxd.ClassNotFound && class != sandboxd.ClassGone {
+		// It is as open as before; its runs that were told otherwise are over.
+		f.mu.Lock()
+		delete(f.activities, rec.Life)
+		f.mu.Unlock()
 		return err
 	}
 	// Last: who is interrupted before this asks again.
