@@ -44,7 +44,9 @@ func (p Process) Getenv(name string) string {
 type Roles struct {
 	Version func() Version
 	Serve   func(context.Context, Process, ServeOptions) error
-	Doctor  func(context.Context, Process, DoctorOptions) error
+	// Host is Serve without the control listener.
+	Host   func(context.Context, Process, ServeOptions) error
+	Doctor func(context.Context, Process, DoctorOptions) error
 	// Selftest prints its report; green says whether everything holds.
 	Selftest func(context.Context, Process, SelftestOptions) (green bool, err error)
 	Prepare  func(context.Context, Process, PrepareOptions) error
@@ -63,7 +65,7 @@ type Version struct {
 // ServeOptions are the settings of `sandboxd serve`.
 type ServeOptions struct {
 	Data            string   `name:"data" placeholder:"DIR" setting:"SANDBOXD_DATA" help:"Data directory (default: /var/lib/sandboxed for root, else in the user's state directory)."`
-	Listen          string   `placeholder:"ADDR" default:"127.0.0.1:9090" setting:"SANDBOXD_LISTEN" help:"Address of the API, ${default} by default; port 0 takes a free one."`
+	Listen          string   `placeholder:"ADDR" setting:"SANDBOXD_LISTEN" help:"Address of the API, 127.0.0.1:9090 by default, of the host role 127.0.0.1:8080; port 0 takes a free one."`
 	HostListen      string   `placeholder:"ADDR" setting:"SANDBOXD_HOST_LISTEN" help:"Address of the host's own API for a remote control; off by default."`
 	ProtectedBy     string   `placeholder:"TEXT" setting:"SANDBOXD_PROTECTED_BY" help:"How an address beyond this machine is protected, as 'caddy with TLS'; needed to listen on one."`
 	AllowedHosts    []string `name:"allowed-host" placeholder:"NAME" setting:"SANDBOXD_ALLOWED_HOSTS" help:"Name by which the server may be asked, as that of the proxy before it; repeatable. Addresses and localhost always may."`
@@ -95,14 +97,39 @@ type ServeOptions struct {
 // DoctorOptions are the flags of `sandboxd doctor`.
 type DoctorOptions struct {
 	Data string `name:"data" placeholder:"DIR" setting:"SANDBOXD_DATA" help:"Data directory to look at."`
+	Host string `name:"host" placeholder:"URL" help:"Look at a host of the sessions wire instead: does it serve what this version's clients need?"`
 	JSON bool   `name:"json" help:"Answer as JSON."`
 }
 
 type serveCmd struct{ ServeOptions }
 
 func (c *serveCmd) Run(ctx context.Context, p Process, r Roles) error {
-	return r.Serve(ctx, p, c.ServeOptions)
+	o := c.ServeOptions
+	if o.Listen == "" {
+		o.Listen = defaultListen
+	}
+	return r.Serve(ctx, p, o)
 }
+
+// hostCmd takes what serve takes. Its one listener is the host's.
+type hostCmd struct{ ServeOptions }
+
+func (c *hostCmd) Run(ctx context.Context, p Process, r Roles) error {
+	o := c.ServeOptions
+	switch {
+	case o.Listen != "":
+		o.HostListen = o.Listen
+	case o.HostListen == "":
+		o.HostListen = defaultHostListen
+	}
+	return r.Host(ctx, p, o)
+}
+
+// Where the roles listen unless they are told.
+const (
+	defaultListen     = "127.0.0.1:9090"
+	defaultHostListen = "127.0.0.1:8080"
+)
 
 type doctorCmd struct{ DoctorOptions }
 
@@ -129,6 +156,7 @@ func (c *versionCmd) Run(p Process, r Roles) error {
 
 type grammar struct {
 	Serve      serveCmd      `cmd:"" help:"Run the server: API and sandboxes in one process."`
+	Host       hostCmd       `cmd:"" help:"Run the host alone: the sandboxes of a control elsewhere, or of clients of the sessions wire."`
 	Run        runCmd        `cmd:"" help:"Run one command in a fresh sandbox and delete it."`
 	Create     createCmd     `cmd:"" help:"Create a sandbox, or attach to the one of a key."`
 	Exec       execCmd       `cmd:"" help:"Run a command in a sandbox; its exit status is passed on."`
@@ -162,7 +190,7 @@ type server struct {
 	Data  string `name:"data" placeholder:"DIR" setting:"SANDBOXD_DATA" help:"The server's data directory, where the key is read."`
 }
 
-const defaultURL = "http://127.0.0.1:9090"
+const defaultURL = "http://" + defaultListen
 
 // dial makes the client; it talks to nobody yet.
 func (s server) dial(p Process) (*client.Client, error) {
@@ -225,6 +253,10 @@ type exited int
 // command that ran, 1 for an error, 2 for a wrong command line.
 func Main(ctx context.Context, p Process, roles Roles) (code int) {
 	var g grammar
+	p, err := adoptPeers(p)
+	if err != nil {
+		return report(p.Stderr, err)
+	}
 	parser, err := kong.New(&g,
 		kong.Name("sandboxd"),
 		kong.Description("Runs code that nobody has read yet, in isolated sandboxes."),

@@ -9,18 +9,19 @@ import (
 	"sandboxd"
 )
 
-// memory is a HostStore that lasts as long as the process.
+// memory is a Store that lasts as long as the process.
 type memory struct {
 	mu        sync.Mutex
 	closed    bool
 	sandboxes []sandboxd.SandboxRecord            // as they were created
 	commands  map[string][]sandboxd.CommandRecord // by sandbox, as they were created
+	sessions  []sandboxd.SessionRecord            // as they were created
 	documents map[string][]byte
 }
 
-// NewMemory makes an empty HostStore that lasts as long as the process. It
+// NewMemory makes an empty Store that lasts as long as the process. It
 // answers as the one of OpenSQLite does.
-func NewMemory() sandboxd.HostStore {
+func NewMemory() Store {
 	return &memory{commands: map[string][]sandboxd.CommandRecord{}, documents: map[string][]byte{}}
 }
 

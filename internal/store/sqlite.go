@@ -43,12 +43,14 @@ type statements struct {
 	endCommand, deleteCommands, putDocument           *sql.Stmt // on writer
 	document                                          *sql.Stmt // on reader
 	getSandbox, byKey, list, getCommand, listCommands *sql.Stmt // on reader
+	insertSession, touchSession, deleteSession        *sql.Stmt // on writer
+	getSession, listSessions                          *sql.Stmt // on reader
 }
 
 // OpenSQLite opens or makes the database at path, of mode 0600, and brings its
 // schema up to date. A database of a newer sandboxd is ClassUnsupported and left
 // as it is. One process at a time may have it open; the caller sees to that.
-func OpenSQLite(ctx context.Context, path string) (sandboxd.HostStore, error) {
+func OpenSQLite(ctx context.Context, path string) (Store, error) {
 	// SQLite gives the log and the index the mode of the database.
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
@@ -158,6 +160,11 @@ func (s *sqliteStore) prepare(ctx context.Context) error {
 			where key = $1 and state not in ('deleting', 'deleted')`},
 		{&s.in.list, s.reader, `select ` + sandboxColumns + ` from sandboxes where state <> 'deleted' order by seq`},
 		{&s.in.getCommand, s.reader, `select ` + commandColumns + ` from commands where sandbox_id = $1 and id = $2`},
+		{&s.in.insertSession, s.writer, `insert into sessions (` + sessionColumns + `) values ($1, $2, $3, $4, $5, $6, $7, $8)`},
+		{&s.in.touchSession, s.writer, `update sessions set last_activity = max(last_activity, $2), last_seq = max(last_seq, $3) where life = $1`},
+		{&s.in.deleteSession, s.writer, `delete from sessions where life = $1`},
+		{&s.in.getSession, s.reader, `select ` + sessionColumns + ` from sessions where id = $1`},
+		{&s.in.listSessions, s.reader, `select ` + sessionColumns + ` from sessions order by seq`},
 		{&s.in.listCommands, s.reader, `select ` + commandColumns + ` from commands where sandbox_id = $1 order by seq`},
 	} {
 		stmt, err := p.db.PrepareContext(ctx, p.text)

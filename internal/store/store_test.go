@@ -49,6 +49,17 @@ func TestSQLite(t *testing.T) {
 	storetest.Run(t, func(t *testing.T) sandboxd.HostStore { return open(t, filepath.Join(t.TempDir(), "host.db")) })
 }
 
+func TestSessions(t *testing.T) {
+	storetest.RunSessions(t, func(t *testing.T) storetest.SessionStore {
+		s, err := OpenSQLite(t.Context(), filepath.Join(t.TempDir(), "host.db"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	})
+	storetest.RunSessions(t, func(*testing.T) storetest.SessionStore { return NewMemory() })
+}
+
 func TestMemory(t *testing.T) {
 	storetest.Run(t, func(*testing.T) sandboxd.HostStore { return NewMemory() })
 }
@@ -142,7 +153,7 @@ func TestARecordOfAnEarlierSchemaHasDefaults(t *testing.T) {
 	db, err := sql.Open("sqlite", path)
 	for _, text := range []string{`alter table sandboxes drop column network_json`, `alter table sandboxes drop column root`,
 		`alter table sandboxes drop column tenant`, `alter table sandboxes drop column face`, `alter table sandboxes drop column open`,
-		`alter table sandboxes drop column asleep`, `alter table sandboxes drop column life_json`, `drop table documents`,
+		`alter table sandboxes drop column asleep`, `alter table sandboxes drop column life_json`, `drop table documents`, `drop table sessions`,
 		`update sandboxes set state = 'running'`, `delete from goose_db_version where version_id >= 5`} {
 		if err == nil {
 			_, err = db.Exec(text)
