@@ -1,7 +1,6 @@
 package host
 
 import (
-	"cmp"
 	"context"
 	"maps"
 	"slices"
@@ -29,8 +28,8 @@ func (h *Host) entry(name string) (sandboxd.RuntimeEntry, bool) {
 func (h *Host) checkRuntime(req *sandboxd.OpenRequest) error {
 	if req.Runtime == "" {
 		req.Runtime = sandboxd.RuntimeMachine
-		if h.cfg.Runtimes != nil && req.Image == "" {
-			req.Runtime = h.cfg.Runtimes.Entries()[0].Name
+		if req.Image == "" {
+			req.Runtime = h.policy.Now().DefaultRuntime
 		}
 	}
 	if req.Runtime == sandboxd.RuntimeMachine && (h.cfg.Runtimes == nil || req.Image != "") {
@@ -55,7 +54,6 @@ func (h *Host) checkRuntime(req *sandboxd.OpenRequest) error {
 	if err := h.checkDriverOf(req, e); err != nil {
 		return err
 	}
-	fillFrom(&req.Limits, h.entryLimits(e))
 	if req.Network.Mode == "" && len(req.Network.Allow)+len(req.Network.Deny) == 0 {
 		req.Network = h.entryNetwork(e, req.Driver)
 	}
@@ -65,7 +63,7 @@ func (h *Host) checkRuntime(req *sandboxd.OpenRequest) error {
 // checkDriverOf is checkDriver for a sandbox of an entry, which decides its image.
 func (h *Host) checkDriverOf(req *sandboxd.OpenRequest, e sandboxd.RuntimeEntry) error {
 	if req.Driver == "" && req.OCIRuntime == "" {
-		req.Driver = h.cfg.Drivers[0].Name()
+		req.Driver = h.driverNames()[0]
 	}
 	if _, builds := h.drivers[req.Driver].(sandboxd.ImageBuilder); builds && req.OCIRuntime == "" {
 		req.Image, req.OCIRuntime = e.Image, e.OCIRuntime // the operator's choice: it needs nobody's leave
@@ -77,21 +75,19 @@ func (h *Host) checkDriverOf(req *sandboxd.OpenRequest, e sandboxd.RuntimeEntry)
 	return h.checkDriver(req)
 }
 
-// entryLimits are those in force for sandboxes of an entry that state none; a zero field
-// is the host's default.
-func (h *Host) entryLimits(e sandboxd.RuntimeEntry) sandboxd.Limits { return e.Limits }
-
-// fillFrom gives limits that are not stated those of another.
-func fillFrom(l *sandboxd.Limits, from sandboxd.Limits) {
-	l.MemoryBytes = cmp.Or(l.MemoryBytes, from.MemoryBytes)
-	l.CPUs = cmp.Or(l.CPUs, from.CPUs)
-	l.PIDs = cmp.Or(l.PIDs, from.PIDs)
-	l.TmpBytes = cmp.Or(l.TmpBytes, from.TmpBytes)
-	l.OpenFiles = cmp.Or(l.OpenFiles, from.OpenFiles)
+// driverNames are the drivers in the order in which a runtime of the catalogue takes
+// them: those that have its image before those that have what the machine has.
+func (h *Host) driverNames() []string {
+	var built, bare []string
+	for _, d := range h.cfg.Drivers {
+		if _, ok := d.(sandboxd.ImageBuilder); ok {
+			built = append(built, d.Name())
+		} else {
+			bare = append(bare, d.Name())
+		}
+	}
+	return append(built, bare...)
 }
-
-// networkBridge is the mode of drivers that give a sandbox a network of its own.
-const networkBridge sandboxd.NetworkMode = "bridge"
 
 // entryNetwork is the network of an entry's sandboxes whose request says nothing: none
 // unless the entry needs one, whatever else the host does. A bridge is taken before the
@@ -100,8 +96,8 @@ func (h *Host) entryNetwork(e sandboxd.RuntimeEntry, driver string) sandboxd.Net
 	switch {
 	case !e.NeedsNetwork:
 		return sandboxd.Network{Mode: sandboxd.NetworkNone}
-	case slices.Contains(h.cfg.Capabilities[driver].Networks, string(networkBridge)):
-		return sandboxd.Network{Mode: networkBridge}
+	case slices.Contains(h.cfg.Capabilities[driver].Networks, string(sandboxd.NetworkBridge)):
+		return sandboxd.Network{Mode: sandboxd.NetworkBridge}
 	}
 	return sandboxd.Network{Mode: sandboxd.NetworkProxy, Allow: []string{"*"}}
 }
@@ -143,23 +139,23 @@ func (h *Host) varsOf(rec sandboxd.SandboxRecord) map[string]string {
 
 // Runtimes implements sandboxd.Host. Without a catalogue there is one built-in entry.
 func (h *Host) Runtimes(context.Context) ([]sandboxd.Runtime, error) {
-	names := make([]string, 0, len(h.cfg.Drivers))
-	builds, bare := false, false
-	for _, d := range h.cfg.Drivers {
-		names = append(names, d.Name())
-		_, ok := d.(sandboxd.ImageBuilder)
-		builds, bare = builds || ok, bare || !ok
-	}
 	if h.cfg.Runtimes == nil {
-		return []sandboxd.Runtime{{Name: sandboxd.RuntimeMachine, Default: true, Drivers: names, Limits: sandboxd.DefaultLimits(),
+		var names []string
+		for _, d := range h.cfg.Drivers {
+			names = append(names, d.Name())
+		}
+		return []sandboxd.Runtime{{Name: sandboxd.RuntimeMachine, Default: true, Drivers: names, Limits: h.limitsOf(sandboxd.RuntimeMachine),
 			Network: string(sandboxd.NetworkNone), Root: sandboxd.RootReadonly}}, nil
 	}
+	names := h.driverNames()
+	_, builds := h.drivers[names[0]].(sandboxd.ImageBuilder)
+	_, everyone := h.drivers[names[len(names)-1]].(sandboxd.ImageBuilder)
 	var all []sandboxd.Runtime
-	for i, e := range h.cfg.Runtimes.Entries() {
-		r := sandboxd.Runtime{Name: e.Name, Description: e.Description, Default: i == 0, Drivers: names, Builds: e.Builds,
-			Installed: e.Installed, Limits: h.entryLimits(e), Network: string(h.entryNetwork(e, names[0]).Mode), Root: e.Root}
-		fillFrom(&r.Limits, sandboxd.DefaultLimits())
-		if bare {
+	chosen := h.policy.Now().DefaultRuntime
+	for _, e := range h.cfg.Runtimes.Entries() {
+		r := sandboxd.Runtime{Name: e.Name, Description: e.Description, Default: e.Name == chosen, Drivers: names, Builds: e.Builds,
+			Installed: e.Installed, Limits: h.limitsOf(e.Name), Network: string(h.entryNetwork(e, names[0]).Mode), Root: e.Root}
+		if !everyone {
 			r.Missing = h.cfg.Runtimes.Missing(e.Name)
 		}
 		if builds {
