@@ -5,6 +5,7 @@
 package recipe
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
@@ -74,6 +75,9 @@ const Repository = "sandboxd-runtime"
 // version is part of the digest: it changes when the same text means another image.
 const version = "sandboxd runtime 1"
 
+// longestLine is what builders read of a Dockerfile at once, its end included.
+const longestLine = 64<<10 - 1
+
 var plainPath = regexp.MustCompile(`^(/[A-Za-z0-9._-]+)+$`)
 
 // For says what is built for an entry. ClassInvalid when the options are wrong.
@@ -108,6 +112,11 @@ func For(entry catalogue.Entry, opts Options) (Spec, error) {
 		Base: opts.BaseImage, Dockerfile: dockerfile(entry, opts, trusting), Digest: d,
 		Tag:    fmt.Sprintf("%s:%s-%s", Repository, entry.Alias, hexes[:12]),
 		Labels: map[string]string{LabelRuntime: entry.Alias, LabelDigest: d},
+	}
+	for line := range bytes.Lines(s.Dockerfile) {
+		if len(line) > longestLine {
+			return Spec{}, sandboxd.Errorf(sandboxd.ClassInvalid, "it names too much at once: what begins with %.20q has %d bytes as a line of a Dockerfile, and builders read %d", line, len(line), longestLine)
+		}
 	}
 	if trusting {
 		s.Files = []File{{caFile, opts.CABundle}, {aptFile, []byte(aptConfig)}}

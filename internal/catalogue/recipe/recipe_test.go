@@ -3,6 +3,7 @@ package recipe
 import (
 	"encoding/json"
 	"flag"
+	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -238,4 +239,16 @@ func TestWords(t *testing.T) {
 			t.Fatalf("%q became %q", text, got.String())
 		}
 	})
+}
+
+// What no builder could read is refused before one is asked.
+func TestALineThatNoBuilderReads(t *testing.T) {
+	e := small()
+	e.Env = map[string]string{}
+	for i := range 20 {
+		e.Env[fmt.Sprint("V", i)] = strings.Repeat("v", 8000)
+	}
+	if _, err := For(e, Options{}); sandboxd.ClassOf(err) != sandboxd.ClassInvalid || !strings.Contains(fmt.Sprint(err), `"ENV V0`) {
+		t.Errorf("class %s: %v", sandboxd.ClassOf(err), err)
+	}
 }
