@@ -6,7 +6,7 @@ VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo unkn
 VARIABLE := sandboxd/internal/app.Version
 
 .DEFAULT_GOAL := help
-.PHONY: help build run check test test-v2 bench levels lint clean
+.PHONY: help build run check test test-v2 bench workbench arm64 sandbox-runtimes levels lint clean
 
 help: ## list the commands
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
@@ -31,6 +31,15 @@ test-v2: build ## the process driver on cgroup v2, in a user-mode kernel
 
 bench: build ## measure bin/sandboxd against the machine; samples go to bench/results
 	go run ./bench
+
+workbench: build ## build the runtime workbench and use each of its tools; writes docs/runtimes.md
+	scripts/workbench.py --write
+
+arm64: build ## ask apt, pip and npm for all that the shipped runtimes name, for arm64
+	scripts/arm64.py
+
+sandbox-runtimes: build ## write the shipped runtimes into the compose files that hold a copy
+	@for file in $$(git grep -l '^ *SANDBOXD_RUNTIMES:' -- '*.yml' '*.yaml'); do bin/sandboxd runtimes print --catalogue shipped --into "$$file"; done
 
 levels: build ## write docs/security-levels.md: what holds a sandbox in on this machine
 	bin/sandboxd selftest --markdown >bin/levels.md

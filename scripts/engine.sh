@@ -46,7 +46,8 @@ start() {
 	mkdir -p "$dir"
 	address=unix://$dir/docker.sock
 	echo '{}' >"$dir/daemon.json"
-	if command -v runsc >/dev/null; then
+	# gVisor puts itself into a user namespace, which not every kernel and place allows.
+	if command -v runsc >/dev/null && unshare --user true 2>/dev/null; then
 		# Without networks and cgroups: what they need of the machine is not everywhere.
 		echo "{\"runtimes\":{\"runsc\":{\"path\":\"$(command -v runsc)\",\"runtimeArgs\":[\"--network=none\",\"--ignore-cgroups\"]}}}" >"$dir/daemon.json"
 	fi

@@ -84,24 +84,9 @@ func (c Ceilings) Limits() sandboxd.Limits {
 	return sandboxd.Limits{MemoryBytes: c.MemoryBytes, CPUs: c.CPUs, PIDs: c.PIDs, TmpBytes: c.TmpBytes}
 }
 
-// NetworkBridge is the mode of an entry with a network on drivers that have one.
+// NetworkBridge is the network of an entry that needs one, on drivers that have it. An
+// entry that needs none has none, whatever the host's own default is.
 const NetworkBridge sandboxd.NetworkMode = "bridge"
-
-// Network is the network of the entry's sandboxes on a driver that offers these modes:
-// none unless the entry needs one, whatever the host's own default is. The bridge is
-// taken before the proxy, which then lets everything public through.
-// ClassUnsupported when it needs one and there is none.
-func (e Entry) Network(offered []string) (sandboxd.Network, error) {
-	switch {
-	case !e.NeedsNetwork:
-		return sandboxd.Network{Mode: sandboxd.NetworkNone}, nil
-	case slices.Contains(offered, string(NetworkBridge)):
-		return sandboxd.Network{Mode: NetworkBridge}, nil
-	case slices.Contains(offered, string(sandboxd.NetworkProxy)):
-		return sandboxd.Network{Mode: sandboxd.NetworkProxy, Allow: []string{"*"}}, nil
-	}
-	return sandboxd.Network{}, sandboxd.Errorf(sandboxd.ClassUnsupported, "the runtime %s needs a network, and its driver has none", e.Alias)
-}
 
 // Default is the entry that is used where none is named: the first that is not for
 // apps. Entries that Load answered have one.

@@ -83,22 +83,3 @@ func TestCeilings(t *testing.T) {
 		t.Error(diff)
 	}
 }
-
-func TestNetwork(t *testing.T) {
-	for _, row := range []struct {
-		needs   bool
-		offered []string
-		want    sandboxd.NetworkMode
-	}{
-		{false, []string{"bridge", "proxy"}, "none"}, {false, nil, "none"},
-		{true, []string{"none", "proxy", "bridge"}, "bridge"}, {true, []string{"none", "proxy"}, "proxy"},
-	} {
-		got, err := Entry{NeedsNetwork: row.needs}.Network(row.offered)
-		if err != nil || got.Mode != row.want || (len(got.Allow) > 0) != (row.want == "proxy") {
-			t.Errorf("%+v: %+v, %v", row, got, err)
-		}
-	}
-	if _, err := (Entry{NeedsNetwork: true}).Network([]string{"none"}); sandboxd.ClassOf(err) != sandboxd.ClassUnsupported {
-		t.Errorf("no network to be had: %v", err)
-	}
-}

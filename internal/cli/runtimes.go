@@ -1,7 +1,10 @@
 package cli
 
 import (
+	"cmp"
 	"context"
+	"fmt"
+	"io"
 	"strconv"
 	"strings"
 
@@ -49,12 +52,39 @@ func (c *listRuntimesCmd) Run(ctx context.Context, p Process) error {
 	if c.JSON {
 		return writeJSON(p.Stdout, append([]sandboxd.Runtime{}, list...))
 	}
-	rows := [][]string{{"RUNTIME", "DRIVERS", "NETWORK", "MEMORY", "CPUS", "PIDS"}}
+	rows := [][]string{{"RUNTIME", "DRIVERS", "NETWORK", "MEMORY", "CPUS", "ROOT", "IMAGE"}}
 	for _, r := range list {
-		rows = append(rows, []string{shown(r.Name), strings.Join(r.Drivers, ","), shown(r.Network), size(r.Limits.MemoryBytes),
-			strconv.FormatFloat(r.Limits.CPUs, 'g', -1, 64), strconv.FormatInt(r.Limits.PIDs, 10)})
+		name, image := shown(r.Name), "-"
+		if r.Default {
+			name += " (default)"
+		}
+		if r.Preparation != nil {
+			image = string(r.Preparation.State)
+		}
+		rows = append(rows, []string{name, strings.Join(r.Drivers, ","), shown(r.Network), size(r.Limits.MemoryBytes),
+			strconv.FormatFloat(r.Limits.CPUs, 'g', -1, 64), cmp.Or(r.Root, "-"), image})
 	}
-	return table(p.Stdout, rows)
+	if err := table(p.Stdout, rows); err != nil {
+		return err
+	}
+	return c.remarks(p.Stdout, list)
+}
+
+// remarks are what does not fit into a table: what went wrong, and what is not there.
+func (c *listRuntimesCmd) remarks(w io.Writer, list []sandboxd.Runtime) error {
+	for _, r := range list {
+		if r.Preparation != nil && r.Preparation.Error != "" {
+			if _, err := fmt.Fprintf(w, "%s: the image: %s\n", shown(r.Name), oneLine(r.Preparation.Error)); err != nil {
+				return err
+			}
+		}
+		if len(r.Missing) > 0 {
+			if _, err := fmt.Fprintf(w, "%s: this machine lacks %s\n", shown(r.Name), shown(strings.Join(r.Missing, ", "))); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 type checkRuntimesCmd struct{ CheckRuntimesOptions }

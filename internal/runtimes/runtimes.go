@@ -153,8 +153,12 @@ func (s *Set) Preparation(name string) sandboxd.Preparation {
 }
 
 // Prewarm has the images of all entries made behind the caller's back, in their order.
-// What fails is named in the log and made when somebody opens a sandbox of it.
+// What fails is named in the log and made when somebody opens a sandbox of it. Where no
+// driver runs images there is nothing to make.
 func (s *Set) Prewarm() {
+	if s.builder == nil {
+		return
+	}
 	s.work.Go(func() {
 		for _, name := range s.names {
 			if err := s.prepare(s.ctx, name, builder.TriesAtOnce); s.ctx.Err() != nil {

@@ -175,7 +175,8 @@ func TestTheServerItselfIsOutOfReach(t *testing.T) {
 	b.program("curl")
 	_, port, _ := net.SplitHostPort(s.Addr)
 	for _, host := range []string{"127.0.0.1", "localhost", "0.0.0.0", "[::ffff:127.0.0.1]"} {
-		if got := b.run("curl -sS -m 5 --noproxy '' http://" + host + ":" + port + "/healthz"); !strings.Contains(got.text, "server's own address") {
+		if got := b.run("curl -sS -m 5 --noproxy '' http://" + host + ":" + port + "/healthz"); !strings.Contains(got.text, "server's own address") &&
+			(host != "localhost" || !strings.Contains(got.text, "connection refused")) { // it may be ::1, where the server is not
 			t.Errorf("%s: %+v", host, got)
 		}
 	}

@@ -71,10 +71,10 @@ func words(t *testing.T, script string) string {
 }
 
 // hosts are the names in what a tool's configuration says.
-func hosts(t *testing.T, script string) []string {
+func hosts(t *testing.T, says string) []string {
 	t.Helper()
 	var names []string
-	for _, w := range strings.Fields(words(t, script)) {
+	for _, w := range strings.Fields(says) {
 		if !strings.Contains(w, "://") {
 			w = "https://" + w
 		}
@@ -121,7 +121,7 @@ func TestTools(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			long(t)
 			captest.Need(t, name, words(t, goPath+"command -v "+tl.program) != "", tl.program+" is not installed")
-			names := hosts(t, tl.asks)
+			names := hosts(t, words(t, tl.asks))
 			if len(names) == 0 {
 				t.Fatalf("%s says of no place that it would ask", name)
 			}
@@ -147,7 +147,9 @@ func (tl tool) try(with, without *box, names []string) {
 	if got.code == 0 || !strings.Contains(got.text, "is not in the allow list of this sandbox") {
 		with.Errorf("without its names: exit code %d\n%s", got.code, got.text)
 	}
-	if got.took > idle+time.Second {
+	// Within a second of the tool's own work, which is more than its start; under gVisor, or
+	// on a busy machine, that takes longer than a second.
+	if got.took > idle+max(time.Second, idle) {
 		with.Errorf("without its names it took %s; its start alone takes %s", got.took, idle)
 	}
 	if all := without.denials(); len(all) == 0 || !slices.Contains(names, strings.Split(all[0].Host, ":")[0]) {
@@ -176,7 +178,7 @@ func trustOfTheMachine() []string {
 // TestUV installs uv with pip, and then a package with uv.
 func TestUV(t *testing.T) {
 	long(t)
-	names := hosts(t, registryOfPip)
+	names := hosts(t, words(t, registryOfPip))
 	captest.Need(t, "pip", len(names) > 0, "pip is not installed")
 	s := serve(t, append(operator(addresses(t, names...)), trustOfTheMachine()...)...)
 	b := open(t, s, names...)
@@ -197,7 +199,7 @@ func TestUV(t *testing.T) {
 // own is one, and calls fetch.
 func TestNodeFetch(t *testing.T) {
 	long(t)
-	names := hosts(t, tools["npm"].asks)
+	names := hosts(t, words(t, tools["npm"].asks))
 	captest.Need(t, "npm", len(names) > 0, "npm is not installed")
 	s := serve(t, append(operator(addresses(t, names...)), trustOfTheMachine()...)...)
 	b := open(t, s, names...)

@@ -99,6 +99,8 @@ func TestMakeRunAsAnOrdinaryUser(t *testing.T) {
 // Where an ordinary user may not make user namespaces, doctor and a start say so, and
 // what to change. The limit is of a namespace in which the test makes itself root.
 func TestDoctorWithoutUserNamespaces(t *testing.T) {
+	usable, detail, _ := isolate.UserNamespaces()
+	captest.Need(t, "userns", usable, detail)
 	dir := home(t)
 	ids := []syscall.SysProcIDMap{{ContainerID: 0, HostID: 0, Size: 1}, {ContainerID: captest.User, HostID: captest.User, Size: 1}}
 	for verb, want := range map[string][]string{

@@ -34,10 +34,13 @@ func TestProcess(t *testing.T) {
 // TestDocker asks the engine of the tests; scripts find it by DOCKER_HOST, and the
 // base image in IMAGE.
 func TestDocker(t *testing.T) {
-	e := dockertest.Find(t, "runc")
-	dockertest.Find(t, "runsc")
-	t.Setenv("DOCKER_HOST", e.Host)
+	t.Setenv("DOCKER_HOST", dockertest.Find(t, "runc").Host)
 	scripts(t, testscript.Params{Dir: "testdata/docker"})
+}
+
+func TestGVisor(t *testing.T) {
+	t.Setenv("DOCKER_HOST", dockertest.Find(t, "runsc").Host)
+	scripts(t, testscript.Params{Dir: "testdata/gvisor"})
 }
 
 func scripts(t *testing.T, what testscript.Params) {
