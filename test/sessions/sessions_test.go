@@ -127,7 +127,7 @@ func published(t *testing.T, generation string) string {
 	environments.mu.Lock()
 	defer environments.mu.Unlock()
 	if testing.Short() {
-		t.Skip("it asks the package index, and takes minutes")
+		captest.Need(t, "patience", false, "it asks the package index, and takes minutes: make test")
 	}
 	if environments.made[generation] == "" {
 		dir := filepath.Join(environments.dir(t), generation)

@@ -1,6 +1,7 @@
 package sessions
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math"
@@ -83,12 +84,12 @@ func (f *Face) show(ctx context.Context, p sandboxd.Policy) (servicePolicy, erro
 		WorkspaceTTL: wholeSeconds(p.WorkspaceTTLS), ContainerTTL: wholeSeconds(p.EnvironmentTTLS),
 		ExecuteTimeout: int(math.Ceil(float64(p.CommandTimeoutS))), MaxReadBytes: p.MaxReadBytes,
 		MemLimit: sizeText(p.Limits.MemoryBytes), CPUs: positive(p.Limits.CPUs), PIDsLimit: positive(p.Limits.PIDs), TmpfsSize: sizeText(p.Limits.TmpBytes),
-		WorkDir: sandboxd.WorkDir, NativeFiles: true, NativeWrites: true, NativeRealpath: true,
+		WorkDir: sandboxd.WorkDir, Prewarm: f.cfg.Prewarm, NativeFiles: true, NativeWrites: true, NativeRealpath: true,
 	}
 	for _, rt := range list {
 		changed := p.Runtimes[rt.Name]
 		network := rt.Network
-		r := runtimePolicy{Alias: rt.Name, Image: rt.Name, CPUShares: changed.CPUShares, NetworkMode: &network,
+		r := runtimePolicy{Alias: rt.Name, Image: cmp.Or(rt.Installed, rt.Image, rt.Name), Description: rt.Description, Builds: rt.Builds, CPUShares: changed.CPUShares, NetworkMode: &network,
 			MemLimit: sizeText(either(changed.MemoryBytes, rt.Limits.MemoryBytes)), CPUs: positive(either(changed.CPUs, rt.Limits.CPUs)),
 			PIDsLimit: positive(either(changed.PIDs, rt.Limits.PIDs))}
 		if changed.SwapBytes != nil {
