@@ -55,9 +55,9 @@ func (h *Host) checkRuntime(req *sandboxd.OpenRequest) error {
 	if err := h.checkDriverOf(req, e); err != nil {
 		return err
 	}
-	fillFrom(&req.Limits, h.entryLimits(e))
+	fillFrom(&req.Limits, e.Limits)
 	if req.Network.Mode == "" && len(req.Network.Allow)+len(req.Network.Deny) == 0 {
-		req.Network = h.entryNetwork(e, req.Driver)
+		req.Network = h.entryNetwork(e, req.Driver, req.OCIRuntime)
 	}
 	return nil
 }
@@ -77,10 +77,6 @@ func (h *Host) checkDriverOf(req *sandboxd.OpenRequest, e sandboxd.RuntimeEntry)
 	return h.checkDriver(req)
 }
 
-// entryLimits are those in force for sandboxes of an entry that state none; a zero field
-// is the host's default.
-func (h *Host) entryLimits(e sandboxd.RuntimeEntry) sandboxd.Limits { return e.Limits }
-
 // fillFrom gives limits that are not stated those of another.
 func fillFrom(l *sandboxd.Limits, from sandboxd.Limits) {
 	l.MemoryBytes = cmp.Or(l.MemoryBytes, from.MemoryBytes)
@@ -90,18 +86,17 @@ func fillFrom(l *sandboxd.Limits, from sandboxd.Limits) {
 	l.OpenFiles = cmp.Or(l.OpenFiles, from.OpenFiles)
 }
 
-// networkBridge is the mode of drivers that give a sandbox a network of its own.
-const networkBridge sandboxd.NetworkMode = "bridge"
-
 // entryNetwork is the network of an entry's sandboxes whose request says nothing: none
 // unless the entry needs one, whatever else the host does. A bridge is taken before the
-// proxy, which then lets everything public through.
-func (h *Host) entryNetwork(e sandboxd.RuntimeEntry, driver string) sandboxd.Network {
-	switch {
-	case !e.NeedsNetwork:
+// proxy, which then lets everything public through; where a bridge cannot be had, under
+// gVisor for one, there still is the proxy.
+func (h *Host) entryNetwork(e sandboxd.RuntimeEntry, driver, ociRuntime string) sandboxd.Network {
+	if !e.NeedsNetwork {
 		return sandboxd.Network{Mode: sandboxd.NetworkNone}
-	case slices.Contains(h.cfg.Capabilities[driver].Networks, string(networkBridge)):
-		return sandboxd.Network{Mode: networkBridge}
+	}
+	bridge := sandboxd.Network{Mode: sandboxd.NetworkBridge}
+	if h.checkBridge(sandboxd.OpenRequest{Driver: driver, OCIRuntime: ociRuntime, Network: bridge}) == nil {
+		return bridge
 	}
 	return sandboxd.Network{Mode: sandboxd.NetworkProxy, Allow: []string{"*"}}
 }
@@ -154,10 +149,15 @@ func (h *Host) Runtimes(context.Context) ([]sandboxd.Runtime, error) {
 		return []sandboxd.Runtime{{Name: sandboxd.RuntimeMachine, Default: true, Drivers: names, Limits: sandboxd.DefaultLimits(),
 			Network: string(sandboxd.NetworkNone), Root: sandboxd.RootReadonly}}, nil
 	}
+	_, firstBuilds := h.cfg.Drivers[0].(sandboxd.ImageBuilder)
 	var all []sandboxd.Runtime
 	for i, e := range h.cfg.Runtimes.Entries() {
+		ociRuntime := ""
+		if firstBuilds {
+			ociRuntime = e.OCIRuntime
+		}
 		r := sandboxd.Runtime{Name: e.Name, Description: e.Description, Default: i == 0, Drivers: names, Builds: e.Builds,
-			Installed: e.Installed, Limits: h.entryLimits(e), Network: string(h.entryNetwork(e, names[0]).Mode), Root: e.Root}
+			Installed: e.Installed, Limits: e.Limits, Network: string(h.entryNetwork(e, names[0], ociRuntime).Mode), Root: e.Root}
 		fillFrom(&r.Limits, sandboxd.DefaultLimits())
 		if bare {
 			r.Missing = h.cfg.Runtimes.Missing(e.Name)
