@@ -87,7 +87,7 @@ type Driver struct {
 	mu       sync.Mutex
 	closed   bool
 	envs     map[string]*environment
-	unpooled map[string]bool // OCI runtimes whose containers take no mounts of ours
+	unpooled map[world]bool // whose containers take no mounts of ours
 }
 
 var (
@@ -145,7 +145,7 @@ func New(cfg Config) (*Driver, error) {
 		return nil, fmt.Errorf("make the run directory: %w", err)
 	}
 	d := &Driver{cfg: cfg, init: initbin.ReadableIn(filepath.Join(cfg.DataDir, "bin")), events: queue.New(),
-		envs: map[string]*environment{}, unpooled: map[string]bool{}, own: memberPrefix + sandboxd.NewID()[:8] + "-"}
+		envs: map[string]*environment{}, unpooled: map[world]bool{}, own: memberPrefix + sandboxd.NewID()[:8] + "-"}
 	if d.engine, err = newEngine(cfg.Host, cfg.Patience); err != nil {
 		return nil, err
 	}
