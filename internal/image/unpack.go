@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"io"
-	"os"
 	"strconv"
 	"strings"
 
@@ -224,7 +223,11 @@ func (u *unpacking) shallow(dir int) error {
 }
 
 // pathOf is where a directory is that this process has open.
-func pathOf(fd int) (string, error) { return os.Readlink("/proc/self/fd/" + strconv.Itoa(fd)) }
+func pathOf(fd int) (string, error) {
+	path := make([]byte, unix.PathMax)
+	n, err := unix.Readlink("/proc/self/fd/"+strconv.Itoa(fd), path)
+	return string(path[:max(n, 0)]), err
+}
 
 // makeAll makes what is missing of a directory and answers it, opened.
 func (u *unpacking) makeAll(rel string) (int, error) {
