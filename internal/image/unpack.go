@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"io"
-	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -211,22 +210,15 @@ func (u *unpacking) parent(rel string) (beneath.Dir, error) {
 // shallow refuses a directory that is too deep where links have led: a name says
 // nothing of that, and by link after link a tree grows that nobody could remove.
 func (u *unpacking) shallow(dir int) error {
-	top, err := pathOf(int(u.top))
+	top, err := u.top.Path()
 	if err != nil {
 		return err
 	}
-	path, err := pathOf(dir)
+	path, err := beneath.Dir(dir).Path()
 	if errors.Is(err, unix.ENAMETOOLONG) || err == nil && strings.Count(strings.TrimPrefix(path, top), "/") > maxDepth {
 		return sandboxd.Errorf(sandboxd.ClassInvalid, "by links it is deeper than %d directories", maxDepth)
 	}
 	return err
-}
-
-// pathOf is where a directory is that this process has open.
-func pathOf(fd int) (string, error) {
-	path := make([]byte, unix.PathMax)
-	n, err := unix.Readlink("/proc/self/fd/"+strconv.Itoa(fd), path)
-	return string(path[:max(n, 0)]), err
 }
 
 // makeAll makes what is missing of a directory and answers it, opened.

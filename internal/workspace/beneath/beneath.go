@@ -9,6 +9,7 @@ package beneath
 
 import (
 	"errors"
+	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -87,6 +88,14 @@ func (d Dir) OpenInRoot(path string, flags int) (int, unix.Stat_t, error) {
 		}
 	}
 	return checked(-1, flags, unix.EAGAIN)
+}
+
+// Path is where the directory is now, as this process sees it. Nothing is to be opened
+// by it: somebody may move the directory.
+func (d Dir) Path() (string, error) {
+	path := make([]byte, unix.PathMax)
+	n, err := unix.Readlink("/proc/self/fd/"+strconv.Itoa(int(d)), path)
+	return string(path[:max(n, 0)]), err
 }
 
 // Parent opens the directory in which path ends and answers the name there. The
