@@ -77,8 +77,10 @@ func (f *Face) show(ctx context.Context, p sandboxd.Policy) (servicePolicy, erro
 	if err != nil {
 		return servicePolicy{}, err
 	}
+	none := string(sandboxd.NetworkNone) // of a runtime that does not say that it needs one
 	s := servicePolicy{
-		Runtimes: []runtimePolicy{}, DefaultRuntime: p.DefaultRuntime,
+		NetworkMode: &none,
+		Runtimes:    []runtimePolicy{}, DefaultRuntime: p.DefaultRuntime,
 		MaxSessions: p.MaxRunning, MaxOpenSessions: p.MaxOpen, MaxSessionsPerTenant: p.MaxPerTenant,
 		EvictIdleAfter: wholeSeconds(p.EvictIdleAfterS), IdleTimeout: wholeSeconds(p.IdleTimeoutS),
 		WorkspaceTTL: wholeSeconds(p.WorkspaceTTLS), ContainerTTL: wholeSeconds(p.EnvironmentTTLS),

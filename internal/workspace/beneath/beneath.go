@@ -9,6 +9,7 @@ package beneath
 
 import (
 	"errors"
+	"os"
 	"strconv"
 	"strings"
 
@@ -90,14 +91,6 @@ func (d Dir) OpenInRoot(path string, flags int) (int, unix.Stat_t, error) {
 	return checked(-1, flags, unix.EAGAIN)
 }
 
-// Path is where the directory is now, as this process sees it. Nothing is to be opened
-// by it: somebody may move the directory.
-func (d Dir) Path() (string, error) {
-	path := make([]byte, unix.PathMax)
-	n, err := unix.Readlink("/proc/self/fd/"+strconv.Itoa(int(d)), path)
-	return string(path[:max(n, 0)]), err
-}
-
 // Parent opens the directory in which path ends and answers the name there. The
 // name need not exist. With follow, links at the end are followed, and the name
 // is that of what they lead to; it is "." when that is the directory itself.
@@ -111,6 +104,10 @@ func (d Dir) Parent(path string, follow bool) (Dir, string, error) {
 	}
 	return -1, "", Error(unix.EAGAIN)
 }
+
+// Path is where the directory is just now, as the kernel tells it: to count or to compare,
+// not to open. ENAMETOOLONG for what no path could reach.
+func (d Dir) Path() (string, error) { return os.Readlink("/proc/self/fd/" + strconv.Itoa(int(d))) }
 
 // Stat examines a name of this very directory, not following it.
 func (d Dir) Stat(name string) (unix.Stat_t, error) {
