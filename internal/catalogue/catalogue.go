@@ -60,33 +60,10 @@ type Ceilings struct {
 	OCIRuntime  string
 }
 
-// Or is c with what it does not state taken from d. What is in force for an entry is
-// change.Or(entry.Ceilings).Or(service): what was changed while the host runs, else the
-// entry's own, else the host's.
-func (c Ceilings) Or(d Ceilings) Ceilings {
-	return Ceilings{
-		MemoryBytes: either(c.MemoryBytes, d.MemoryBytes), SwapBytes: either(c.SwapBytes, d.SwapBytes),
-		CPUs: either(c.CPUs, d.CPUs), CPUShares: either(c.CPUShares, d.CPUShares), PIDs: either(c.PIDs, d.PIDs),
-		TmpBytes: either(c.TmpBytes, d.TmpBytes), OCIRuntime: either(c.OCIRuntime, d.OCIRuntime),
-	}
-}
-
-func either[T comparable](a, b T) T {
-	var zero T
-	if a != zero {
-		return a
-	}
-	return b
-}
-
 // Limits are the ceilings that a sandbox's Limits have; zero fields as there.
 func (c Ceilings) Limits() sandboxd.Limits {
 	return sandboxd.Limits{MemoryBytes: c.MemoryBytes, CPUs: c.CPUs, PIDs: c.PIDs, TmpBytes: c.TmpBytes}
 }
-
-// NetworkBridge is the network of an entry that needs one, on drivers that have it. An
-// entry that needs none has none, whatever the host's own default is.
-const NetworkBridge sandboxd.NetworkMode = "bridge"
 
 // Default is the entry that is used where none is named: the first that is not for
 // apps. Entries that Load answered have one.

@@ -95,7 +95,7 @@ func Object(entries []Entry) []byte {
 		w := write(e)
 		w.Alias = ""
 		if e.NeedsNetwork {
-			w.NeedsNetwork, w.NetworkMode = false, string(NetworkBridge)
+			w.NeedsNetwork, w.NetworkMode = false, string(sandboxd.NetworkBridge)
 		}
 		if e.Builds() || len(e.Env) > 0 {
 			w.Runtime = &writtenRuntime{Name: e.Alias, Image: w.Image, BaseImage: w.BaseImage, APTPackages: w.APTPackages,

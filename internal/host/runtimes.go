@@ -55,7 +55,7 @@ func (h *Host) checkRuntime(req *sandboxd.OpenRequest) error {
 		return err
 	}
 	if req.Network.Mode == "" && len(req.Network.Allow)+len(req.Network.Deny) == 0 {
-		req.Network = h.entryNetwork(e, req.Driver)
+		req.Network = h.entryNetwork(e, req.Driver, req.OCIRuntime)
 	}
 	return nil
 }
@@ -91,13 +91,15 @@ func (h *Host) driverNames() []string {
 
 // entryNetwork is the network of an entry's sandboxes whose request says nothing: none
 // unless the entry needs one, whatever else the host does. A bridge is taken before the
-// proxy, which then lets everything public through.
-func (h *Host) entryNetwork(e sandboxd.RuntimeEntry, driver string) sandboxd.Network {
-	switch {
-	case !e.NeedsNetwork:
+// proxy, which then lets everything public through; where a bridge cannot be had, under
+// gVisor for one, there still is the proxy.
+func (h *Host) entryNetwork(e sandboxd.RuntimeEntry, driver, ociRuntime string) sandboxd.Network {
+	if !e.NeedsNetwork {
 		return sandboxd.Network{Mode: sandboxd.NetworkNone}
-	case slices.Contains(h.cfg.Capabilities[driver].Networks, string(sandboxd.NetworkBridge)):
-		return sandboxd.Network{Mode: sandboxd.NetworkBridge}
+	}
+	bridge := sandboxd.Network{Mode: sandboxd.NetworkBridge}
+	if h.checkBridge(sandboxd.OpenRequest{Driver: driver, OCIRuntime: ociRuntime, Network: bridge}) == nil {
+		return bridge
 	}
 	return sandboxd.Network{Mode: sandboxd.NetworkProxy, Allow: []string{"*"}}
 }
@@ -153,8 +155,12 @@ func (h *Host) Runtimes(context.Context) ([]sandboxd.Runtime, error) {
 	var all []sandboxd.Runtime
 	chosen := h.policy.Now().DefaultRuntime
 	for _, e := range h.cfg.Runtimes.Entries() {
+		ociRuntime := ""
+		if builds {
+			ociRuntime = e.OCIRuntime
+		}
 		r := sandboxd.Runtime{Name: e.Name, Description: e.Description, Default: e.Name == chosen, Drivers: names, Builds: e.Builds,
-			Installed: e.Installed, Limits: h.limitsOf(e.Name), Network: string(h.entryNetwork(e, names[0]).Mode), Root: e.Root}
+			Installed: e.Installed, Limits: h.limitsOf(e.Name), Network: string(h.entryNetwork(e, names[0], ociRuntime).Mode), Root: e.Root}
 		if !everyone {
 			r.Missing = h.cfg.Runtimes.Missing(e.Name)
 		}

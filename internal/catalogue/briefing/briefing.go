@@ -125,7 +125,7 @@ func (b *brief) reach() {
 	if mode == "" {
 		mode = sandboxd.NetworkNone
 		if b.entry.NeedsNetwork {
-			mode = catalogue.NetworkBridge
+			mode = sandboxd.NetworkBridge
 		}
 	}
 	network := "There is no network, not even names are resolved: work with the files that are here."
