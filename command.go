@@ -91,13 +91,17 @@ const (
 	CauseHostRestart Cause = "host_restart"   // the machine restarted
 	CauseEngine      Cause = "engine_restart" // the container engine stopped or restarted
 	CauseRemoved     Cause = "removed"        // somebody else removed its container
+	CauseIdle        Cause = "idle"           // its clock ran out: nobody needed it
+	CauseAsleep      Cause = "asleep"         // put to sleep to make room; the next command wakes it
+	CauseEvicted     Cause = "evicted"        // the machine ran short of memory
 	CauseUnknown     Cause = "unknown"        // nobody saw it; never a guess
 )
 
 // Causes lists every cause.
 func Causes() []Cause {
 	return []Cause{CauseExit, CauseSignal, CauseTimeout, CauseNoOutput, CauseMemory, CausePIDs, CauseDisk,
-		CauseStopped, CauseStartFailed, CauseOrphaned, CauseEnvironment, CauseHostRestart, CauseEngine, CauseRemoved, CauseUnknown}
+		CauseStopped, CauseStartFailed, CauseOrphaned, CauseEnvironment, CauseHostRestart, CauseEngine, CauseRemoved,
+		CauseIdle, CauseAsleep, CauseEvicted, CauseUnknown}
 }
 
 // Ending says why and how a command or an environment ended.

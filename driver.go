@@ -201,6 +201,23 @@ type ProcessRefusals interface {
 	ProcessRefusals(id string) (n int64, counted bool)
 }
 
+// Sampler is the optional power of a driver to measure what the processes of an
+// environment use. A sample costs the sandbox nothing, not even a context switch.
+type Sampler interface {
+	// Sample reads the counters of a running environment. ClassGone without one.
+	Sample(ctx context.Context, id string) (Sample, error)
+}
+
+// Sample are the counters of an environment. CPU and IOBytes only grow while it
+// lives. What the driver cannot tell is nil, or for these two 0.
+type Sample struct {
+	CPU         time.Duration // of all processes, ended ones too
+	IOBytes     int64         // read and written: files and network, as far as the driver sees them
+	MemoryBytes *int64        // without inactive file pages
+	MemoryLimit *int64
+	PIDs        *int64
+}
+
 // GroupUsage are the counters of a command's group.
 type GroupUsage struct {
 	Processes    int           // alive now

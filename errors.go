@@ -90,12 +90,13 @@ func ClassOfStatus(status int) Class {
 // Error is the error type of every contract in this package.
 type Error struct {
 	Class   Class
-	Field   string  // the request field at fault, never its value
-	Message string  // one sentence for a person, without secrets and host paths
-	Hint    string  // what to do about it
-	RetryS  Seconds // when a retry makes sense; 0 means not stated
-	Ending  *Ending // why the thing ended, for ClassGone
-	Err     error   // the wrapped cause, for logs; never shown to callers
+	Field   string   // the request field at fault, never its value
+	Message string   // one sentence for a person, without secrets and host paths
+	Hint    string   // what to do about it
+	RetryS  Seconds  // when a retry makes sense; 0 means not stated
+	Ending  *Ending  // why the thing ended, for ClassGone
+	Ceiling *Ceiling // what was reached, for ClassCapacity of an opening
+	Err     error    // the wrapped cause, for logs; never shown to callers
 }
 
 func (e *Error) Error() string {

@@ -12,11 +12,12 @@ import "context"
 type Host interface {
 	// Open creates the sandbox of a key (created is true) or attaches to it. Of
 	// two opens at once one creates. With Start not false it answers when the
-	// environment runs. ClassCapacity when no place is free; ClassInvalid, also when
+	// environment runs. ClassCapacity, with the Ceiling, when none of the policy's leaves
+	// room for it, and for a place nobody made room in WaitS; ClassInvalid, also when
 	// the start failed for what the request names, and then nothing was created;
-	// ClassUnavailable when it failed otherwise: the sandbox is cold, with the ending
-	// kept. ClassConflict, with the field, when the sandbox of the key is not as the
-	// request says; what the request leaves open is as the sandbox has it.
+	// ClassNotFound with Attach; ClassUnavailable when it failed otherwise: the sandbox is
+	// cold, with the ending kept. ClassConflict, with the field, when the sandbox of the
+	// key is not as the request says; what the request leaves open is as the sandbox has it.
 	Open(ctx context.Context, req OpenRequest) (sb Sandbox, created bool, err error)
 	Get(ctx context.Context, id string) (Sandbox, error)
 	// List answers every sandbox that is not deleted, oldest first; with key set,

@@ -102,6 +102,8 @@ type Sandbox struct {
 	Root       string            `json:"root" enum:"readonly,writable" doc:"Whether programs may change what is installed; the workspace and the home they always may"`
 	Tenant     string            `json:"tenant,omitempty" doc:"Whose it is; counted against the ceiling of one tenant"`
 	Face       string            `json:"face" enum:"native,sessions,sandboxes,apps" doc:"The interface it was opened through, whose defaults and clock it has"`
+	Open       bool              `json:"open" doc:"Opened and not closed since: it counts for the ceilings and has a clock"`
+	Asleep     bool              `json:"asleep,omitempty" doc:"Open, and put to sleep to make room; it wakes with the next command"`
 	CreatedAt  time.Time         `json:"created_at"`
 	Limits     Limits            `json:"limits"`
 	Network    Network           `json:"network"`
@@ -122,6 +124,8 @@ type OpenRequest struct {
 	Tenant  string            `json:"tenant,omitempty" doc:"Whose it is, 1-64 of [A-Za-z0-9._-]; empty: nobody's, and counted against no tenant" maxLength:"64"`
 	Start   *bool             `json:"start,omitempty" doc:"Start the environment, default true"`
 	Prepare bool              `json:"prepare,omitempty" doc:"Answer when the image of its runtime is there, also with start false"`
+	Attach  bool              `json:"attach,omitempty" doc:"Only attach: a key that no sandbox has is not found"`
+	WaitS   *Seconds          `json:"wait_s,omitempty" doc:"How long to wait for a place when none is free, default 30 s; 0 refuses at once" minimum:"0" maximum:"600"`
 
 	// Image and OCIRuntime need a driver that runs images and a host that lets its
 	// callers choose.

@@ -13,6 +13,32 @@ type SandboxRecord struct {
 	Env    map[string]string // environment of every command
 	Handle Handle            // of the running environment
 	Nonce  string            // secret of the link to the init of this generation
+	Life   Life              // what its clocks count from
+}
+
+// Life is what a host keeps of how a sandbox is used.
+type Life struct {
+	Worked Moment     `json:"worked,omitzero"` // when it worked last, or was opened
+	Reason string     `json:"reason,omitempty"`
+	Detail string     `json:"detail,omitempty"`
+	Used   Moment     `json:"used,omitzero"`  // when somebody used its files or its environment last
+	Ended  Moment     `json:"ended,omitzero"` // when its last environment ended
+	Holds  []HeldHold `json:"holds,omitempty"`
+}
+
+// HeldHold is a hold as it is kept: for so long from a moment on.
+type HeldHold struct {
+	ID     string        `json:"id"`
+	Reason string        `json:"reason,omitempty"`
+	From   Moment        `json:"from"`
+	For    time.Duration `json:"for"`
+}
+
+// Moment is a point in time as it is kept: what nobody sets counts, as long as the
+// machine does not restart.
+type Moment struct {
+	Wall time.Time `json:"wall"`
+	Boot BootTime  `json:"boot"`
 }
 
 // CommandRecord is what a host keeps of a command beside its journal.
@@ -28,8 +54,8 @@ type CommandRecord struct {
 // BootTime is a time as so long after a boot of the machine, time asleep included;
 // kept in microseconds. The zero value is of no boot.
 type BootTime struct {
-	ID    string
-	Since time.Duration
+	ID    string        `json:"id"`
+	Since time.Duration `json:"since"`
 }
 
 // HostStore is what a host knows durably: the authority for "one key, one
@@ -67,6 +93,11 @@ type HostStore interface {
 	EndCommand(ctx context.Context, sandbox, command string, offset int64, ending Ending) (kept bool, err error)
 	// DeleteCommands forgets a sandbox's commands.
 	DeleteCommands(ctx context.Context, sandbox string) error
+
+	// Document answers what PutDocument stored last under a name; nil when nothing.
+	Document(ctx context.Context, name string) ([]byte, error)
+	// PutDocument stores a text under a name. An empty one is kept as nothing.
+	PutDocument(ctx context.Context, name string, text []byte) error
 	Close() error
 }
 

@@ -12,12 +12,13 @@ import (
 
 // wireError is the error of the one envelope.
 type wireError struct {
-	Code    string           `json:"code"`
-	Message string           `json:"message"`
-	Hint    string           `json:"hint"`
-	Field   string           `json:"field"`
-	RetryS  sandboxd.Seconds `json:"retry_s"`
-	Ending  *sandboxd.Ending `json:"ending"`
+	Code    string            `json:"code"`
+	Message string            `json:"message"`
+	Hint    string            `json:"hint"`
+	Field   string            `json:"field"`
+	RetryS  sandboxd.Seconds  `json:"retry_s"`
+	Ending  *sandboxd.Ending  `json:"ending"`
+	Ceiling *sandboxd.Ceiling `json:"ceiling"`
 }
 
 // largestError bounds what is read of an error that may come from any server.
@@ -52,5 +53,5 @@ func (w wireError) error(status int) *sandboxd.Error {
 	if w.Field != "" {
 		message = strings.TrimPrefix(message, w.Field+": ")
 	}
-	return &sandboxd.Error{Class: class, Field: w.Field, Message: message, Hint: w.Hint, RetryS: w.RetryS, Ending: w.Ending}
+	return &sandboxd.Error{Class: class, Field: w.Field, Message: message, Hint: w.Hint, RetryS: w.RetryS, Ending: w.Ending, Ceiling: w.Ceiling}
 }

@@ -23,6 +23,7 @@ programs() {
 	for need in git:git gcc:gcc python3:python3 curl:curl dockerd:docker.io iptables:iptables runsc:runsc mmdebstrap:mmdebstrap; do
 		command -v "${need%%:*}" >/dev/null || missing+=("${need##*:}")
 	done
+	python3 -c 'import ensurepip, venv' 2>/dev/null || missing+=(python3-venv)
 	[ ${#missing[@]} -gt 0 ] || return 0
 	[ "${missing[*]}" != gcc ] || missing+=(libc6-dev)
 	if ! can_install; then

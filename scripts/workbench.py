@@ -201,18 +201,18 @@ def refused(server):
     return sorted(a for a in found if not ipaddress.ip_address(a).is_global)
 
 
-VERSIONS = """python3 --version; node --version; npm --version; claude --version; codex --version; tsx --version
-lit --version; soffice --version; uv --version; pdftotext -v 2>&1 | head -1; git --version; rg --version | head -1; jq --version
+VERSIONS = """python3 --version; echo "Node $(node --version)"; echo "npm $(npm --version)"; claude --version; codex --version; tsx --version | sed -n 1p
+lit --version; soffice --version; uv --version; pdftotext -v 2>&1 | sed -n 1p; git --version; rg --version | sed -n 1p; jq --version
 pip list --format=freeze 2>/dev/null"""
 
 
-def page(size, opened, proof, versions, kept):
+def page(size, opening, proof, versions, kept):
     lines = versions.splitlines()
     programs = [l.strip() for l in lines if l.strip() and "==" not in l]
     packages = [l.strip().replace("==", " ") for l in lines if "==" in l]
     cpu = os.cpu_count()
     out = [BEGIN, "", f"Measured on {datetime.date.today()}: {os_release('PRETTY_NAME')}, {platform.machine()}, {cpu} processors, "
-           f"on a base made with mmdebstrap (`make workbench`). The image has {size / 1e9:.2f} GB; the first open, which built it, took {opened:.0f} s."]
+           f"on a base made with mmdebstrap (`make workbench`). The image has {size / 1e9:.2f} GB; {opening}."]
     if not kept:
         out += ["", "This version ends an environment with its stop, so what was installed in it was not looked for again."]
     out += ["", "| step | s |", "|---|---|"]
@@ -228,8 +228,14 @@ def write(text):
     PAGE.write_text(before + text + after)
 
 
+def held(address):
+    """The image of the workbench that the engine has, or nothing."""
+    return output("docker", "-H", address, "images", "--filter", "label=sandboxd.runtime=workbench", "--format", "{{.ID}}").partition("\n")[0]
+
+
 def prove(scratch, address):
     base = os.environ.get("BASE_IMAGE") or base_image(address)
+    there = held(address)
     server = Server(scratch, address, base)
     try:
         began = time.monotonic()
@@ -248,9 +254,10 @@ def prove(scratch, address):
         data_and_web(proof)
         as_its_user(proof)
         kept = reopened(proof)
-        image = output("docker", "-H", address, "images", "--filter", "label=sandboxd.runtime=workbench", "--format", "{{.ID}}").splitlines()[0]
+        image = held(address)
         size = int(output("docker", "-H", address, "image", "inspect", "--format", "{{.Size}}", image))
-        text = page(size, opened, proof, versions, kept)
+        opening = f"the open found it built and took {opened:.1f} s" if there else f"the first open, which built it, took {opened:.0f} s"
+        text = page(size, opening, proof, versions, kept)
         say("")
         say(text)
         server.ask("rm", "workbench")

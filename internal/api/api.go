@@ -36,6 +36,8 @@ type Config struct {
 	// AllowedHosts are names that a Host header may carry, without port. Loopback
 	// names and IP addresses are always allowed.
 	AllowedHosts []string
+	// AnyHost takes every Host header.
+	AnyHost bool
 	// Log takes one line a request, and the causes of errors. Nil discards.
 	Log *slog.Logger
 }
@@ -139,7 +141,7 @@ func (f *face) allowedHost(hostport string) bool {
 		name = h
 	}
 	name = strings.TrimSuffix(strings.TrimPrefix(name, "["), "]")
-	if strings.EqualFold(name, "localhost") || net.ParseIP(name) != nil {
+	if f.cfg.AnyHost || strings.EqualFold(name, "localhost") || net.ParseIP(name) != nil {
 		return true
 	}
 	for _, allowed := range f.cfg.AllowedHosts {

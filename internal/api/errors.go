@@ -24,13 +24,14 @@ type Envelope struct {
 
 // EnvelopeError says what went wrong. Callers branch on Code.
 type EnvelopeError struct {
-	Code      string           `json:"code" doc:"What kind of failure, as invalid_request"`
-	Message   string           `json:"message" doc:"One sentence for a person"`
-	Retryable bool             `json:"retryable" doc:"The same request may work later"`
-	Hint      string           `json:"hint,omitempty" doc:"What to do about it"`
-	Field     string           `json:"field,omitempty" doc:"The field at fault"`
-	RetryS    sandboxd.Seconds `json:"retry_s,omitempty" doc:"When a retry makes sense"`
-	Ending    *sandboxd.Ending `json:"ending,omitempty" doc:"Why the thing ended, with code gone"`
+	Code      string            `json:"code" doc:"What kind of failure, as invalid_request"`
+	Message   string            `json:"message" doc:"One sentence for a person"`
+	Retryable bool              `json:"retryable" doc:"The same request may work later"`
+	Hint      string            `json:"hint,omitempty" doc:"What to do about it"`
+	Field     string            `json:"field,omitempty" doc:"The field at fault"`
+	RetryS    sandboxd.Seconds  `json:"retry_s,omitempty" doc:"When a retry makes sense"`
+	Ending    *sandboxd.Ending  `json:"ending,omitempty" doc:"Why the thing ended, with code gone"`
+	Ceiling   *sandboxd.Ceiling `json:"ceiling,omitempty" doc:"What was reached, with code capacity of an opening"`
 }
 
 // Error implements error.
@@ -52,7 +53,7 @@ func envelope(err error) *Envelope {
 	switch {
 	case errors.As(err, &e):
 		env.Err.Message, env.Err.Hint, env.Err.Field, env.Err.Ending = e.Public(), e.Hint, e.Field, e.Ending
-		env.retry = e.RetryS
+		env.retry, env.Err.Ceiling = e.RetryS, e.Ceiling
 	case class == sandboxd.ClassUnavailable:
 		env.Err.Message = "the request was given up before it was done"
 	default:

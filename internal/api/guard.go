@@ -42,19 +42,50 @@ func note(ctx context.Context, err error) {
 	}
 }
 
-// ServeHTTP is the way of every request: a name, the checks, the route, one line
-// in the log.
+// ServeHTTP guards what serve does.
 func (f *face) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	g := guard{log: f.cfg.Log, pace: f.pace, broken: func(w http.ResponseWriter, r *http.Request) { writeError(w, r, errors.New("panic")) }}
+	g.serve(w, r, f.serve)
+}
+
+// Guard is the way of every request to the face next: a name, deadlines that follow
+// the progress of bodies and answers, one line in the log. What next panics with is
+// logged and, unless an answer has begun, answered by broken.
+func Guard(log *slog.Logger, next http.Handler, broken func(http.ResponseWriter, *http.Request)) http.Handler {
+	g := guard{log: log, pace: defaultPace(), broken: broken}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		g.serve(w, r, func(w *response, r *http.Request) { next.ServeHTTP(w, r) })
+	})
+}
+
+// Note keeps the cause of a failed request for its line in the log.
+func Note(ctx context.Context, err error) { note(ctx, err) }
+
+// Hurry gives the rest of a guarded request's body so long, whatever arrives: it
+// comes from somebody who has shown no secret.
+func Hurry(r *http.Request, rest time.Duration) {
+	if b, ok := r.Body.(*body); ok {
+		b.until = time.Now().Add(rest)
+	}
+}
+
+type guard struct {
+	log    *slog.Logger
+	pace   pace
+	broken func(http.ResponseWriter, *http.Request)
+}
+
+func (g guard) serve(w http.ResponseWriter, r *http.Request, next func(*response, *http.Request)) {
 	began := time.Now()
 	rc := http.NewResponseController(w)
-	rw := &response{ResponseWriter: w, rc: rc, stall: f.pace.writeStall}
+	rw := &response{ResponseWriter: w, rc: rc, stall: g.pace.writeStall}
 	c := &call{}
 	r = r.WithContext(context.WithValue(r.Context(), callKey{}, c))
 	c.req = r
 	_ = rc.SetWriteDeadline(time.Time{}) // left by the previous request of the connection
 	if r.Body != nil && r.Body != http.NoBody {
-		_ = rc.SetReadDeadline(began.Add(f.pace.bodyIdle))
-		r.Body = &body{ReadCloser: r.Body, rc: rc, idle: f.pace.bodyIdle}
+		_ = rc.SetReadDeadline(began.Add(g.pace.bodyIdle))
+		r.Body = &body{ReadCloser: r.Body, rc: rc, idle: g.pace.bodyIdle}
 	}
 	id := r.Header.Get("X-Request-Id")
 	if !sandboxd.ValidCommandID(id) {
@@ -71,20 +102,20 @@ func (f *face) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			case p == http.ErrAbortHandler:
 				abort = true
 			default:
-				f.cfg.Log.Error("a handler panicked", "request", id, "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
+				g.log.Error("a handler panicked", "request", id, "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
 				note(r.Context(), errors.New("panic"))
 				if rw.status != 0 {
 					abort = true
 					return
 				}
-				writeError(rw, r, errors.New("panic"))
+				g.broken(rw, r)
 			}
 		}()
-		f.serve(rw, r)
+		next(rw, r)
 	}()
 	if !rw.hijacked {
 		// What net/http still has in its buffer is written after we return.
-		_ = rc.SetWriteDeadline(time.Now().Add(f.pace.writeStall))
+		_ = rc.SetWriteDeadline(time.Now().Add(g.pace.writeStall))
 	}
 	attrs := []any{"method", r.Method, "path", r.URL.Path, "status", rw.status, "bytes", rw.bytes,
 		"ms", time.Since(began).Milliseconds(), "request", id}
@@ -95,7 +126,7 @@ func (f *face) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			level = slog.LevelError
 		}
 	}
-	f.cfg.Log.Log(r.Context(), level, "request", attrs...)
+	g.log.Log(r.Context(), level, "request", attrs...)
 	if abort {
 		panic(http.ErrAbortHandler)
 	}
@@ -255,16 +286,21 @@ func (w *response) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 // body gives every read its own deadline and every failure a class.
 type body struct {
 	io.ReadCloser
-	rc   *http.ResponseController
-	idle time.Duration
-	err  error
+	rc    *http.ResponseController
+	idle  time.Duration
+	until time.Time // when all of it must be there, unless zero
+	err   error
 }
 
 func (b *body) Read(p []byte) (int, error) {
 	if b.err != nil {
 		return 0, b.err
 	}
-	_ = b.rc.SetReadDeadline(time.Now().Add(b.idle))
+	deadline := time.Now().Add(b.idle)
+	if !b.until.IsZero() && b.until.Before(deadline) {
+		deadline = b.until
+	}
+	_ = b.rc.SetReadDeadline(deadline)
 	n, err := b.ReadCloser.Read(p)
 	switch {
 	case err == nil:

@@ -31,10 +31,19 @@ func routes() []route {
 		{op("POST", "/v1/sandboxes", "open-sandbox", "Create the sandbox of a key or attach to it"), typed((*face).open)},
 		{op("GET", "/v1/sandboxes", "list-sandboxes", "List sandboxes, oldest first"), typed((*face).list)},
 		{op("GET", box, "get-sandbox", "Get a sandbox"), typed((*face).get)},
-		{op("DELETE", box, "delete-sandbox", "Delete environment and files, or with keep=files stop"), typed((*face).remove)},
+		{op("DELETE", box, "delete-sandbox", "Delete environment and files, or with keep=files close"), typed((*face).remove)},
 		{op("POST", box+"/start", "start-sandbox", "Start the environment"), typed((*face).start)},
 		{op("POST", box+"/stop", "stop-sandbox", "Stop the environment and keep the files"), typed((*face).stop)},
-		{op("POST", box+"/close", "close-sandbox", "The same as stop"), typed((*face).stop)},
+		{op("POST", box+"/close", "close-sandbox", "Stop, keep nothing but the files, and count for no ceiling"), typed((*face).closeSandbox)},
+		{op("GET", box+"/awake", "awake", "What keeps the sandbox awake, and when it is closed"), typed((*face).awake)},
+		{op("POST", box+"/renew", "renew", "Wind the sandbox's clock up, as a request of its owner does"), typed((*face).renew)},
+		{op("GET", box+"/holds", "list-holds", "List the holds in force"), typed((*face).holds)},
+		{op("POST", box+"/holds", "hold", "Keep the sandbox awake for a time; the id of a hold that is there replaces it"), typed((*face).hold)},
+		{op("DELETE", box+"/holds/{hold}", "release", "End a hold; one that is not there is no error"), typed((*face).release)},
+		{op("GET", box+"/resources", "resources", "What the processes of the sandbox use now"), typed((*face).resources)},
+		{op("GET", "/v1/policy", "get-policy", "What sandboxes may have, and how long what nobody uses lasts"), typed((*face).policy)},
+		{op("PUT", "/v1/policy", "change-policy", "Change the policy: "+policyDoc), raw((*face).changePolicy, spec{
+			takes: "application/json", answers: "application/json", schema: sandboxd.Policy{}})},
 		{op("GET", box+"/network", "network-activity", "What the sandbox's proxy let through and what it refused, and why"), typed((*face).network)},
 		{op("GET", "/v1/runtimes", "list-runtimes", "List the catalogue"), typed((*face).runtimes)},
 
@@ -164,8 +173,9 @@ var (
 )
 
 const (
-	globDoc = `* and ? stand for any characters of one name, [a-z] for one of a class, {a,b} for either, ** for any number of names. Truncated says that a bound was met`
-	grepDoc = `in name order, a match for each line. Links are not followed; files with a NUL byte are left out. Truncated says that a bound was met: of matches, bytes, time, or 4 MiB of text`
+	policyDoc = `what is absent stays, null takes a bound away, an unknown field is an error; it is checked as a whole, and durable`
+	globDoc   = `* and ? stand for any characters of one name, [a-z] for one of a class, {a,b} for either, ** for any number of names. Truncated says that a bound was met`
+	grepDoc   = `in name order, a match for each line. Links are not followed; files with a NUL byte are left out. Truncated says that a bound was met: of matches, bytes, time, or 4 MiB of text`
 )
 
 // spec describes a raw route for the document. schema is a value of the type that

@@ -106,7 +106,7 @@ func (f *face) onSandbox(ctx context.Context, id string, do func(sandboxd.Host, 
 
 type removeInput struct {
 	SandboxPath
-	Keep string `query:"keep" enum:"files" doc:"files: stop instead, and answer the sandbox"`
+	Keep string `query:"keep" enum:"files" doc:"files: close instead, and answer the sandbox"`
 }
 
 type removeOutput struct {
@@ -120,10 +120,11 @@ func (f *face) remove(ctx context.Context, in *removeInput) (*removeOutput, erro
 		return nil, err
 	}
 	if in.Keep == "files" {
-		sb, err := h.Stop(ctx, in.ID)
+		closed, err := f.closeSandbox(ctx, &in.SandboxPath)
 		if err != nil {
 			return nil, err
 		}
+		sb := closed.Body
 		return &removeOutput{Status: http.StatusOK, Body: &sb}, nil
 	}
 	if err := h.Delete(ctx, in.ID); err != nil {

@@ -19,7 +19,7 @@ var Version = "dev"
 
 // Main runs one command line and returns the exit code.
 func Main(ctx context.Context, p Process) int {
-	return cli.Main(ctx, p, cli.Roles{Version: version, Serve: serve, Doctor: doctor, Selftest: runSelftest, Prepare: prepare,
+	return cli.Main(ctx, p, cli.Roles{Version: version, Serve: serve, Host: serveHost, Doctor: doctor, Selftest: runSelftest, Prepare: prepare,
 		CheckRuntimes: checkRuntimes, PrintRuntimes: printRuntimes})
 }
 

@@ -28,6 +28,9 @@ type driverCheckup struct {
 
 // doctor looks at the machine without changing it, and without a server.
 func doctor(ctx context.Context, p Process, o cli.DoctorOptions) error {
+	if o.Host != "" {
+		return doctorHost(ctx, p, o.Host, o.JSON)
+	}
 	data := o.Data
 	if data == "" {
 		data = datadir.Default(os.Geteuid(), p.Getenv)

@@ -21,6 +21,7 @@ import (
 	"sandboxd/internal/cli"
 	"sandboxd/internal/egress"
 	"sandboxd/internal/host"
+	"sandboxd/internal/pressure"
 	"sandboxd/internal/store"
 )
 
@@ -37,10 +38,13 @@ func uids() sandboxd.UIDPool {
 // stopAll bounds how long an interrupted server waits for its sandboxes to end.
 const stopAll = 20 * time.Second
 
-// serve is the whole life of a server: open everything, answer until a signal,
+// serve is a server with both listeners.
+func serve(ctx context.Context, p Process, o cli.ServeOptions) error { return run(ctx, p, o, false) }
+
+// run is the whole life of a server: open everything, answer until a signal,
 // close in reverse.
-func serve(ctx context.Context, p Process, o cli.ServeOptions) (err error) {
-	if err := checkServe(p, o); err != nil {
+func run(ctx context.Context, p Process, o cli.ServeOptions, hostOnly bool) (err error) {
+	if err := checkServe(p, o, hostOnly); err != nil {
 		return err
 	}
 	log := logger(p.Stderr, o.LogFormat)
@@ -52,7 +56,7 @@ func serve(ctx context.Context, p Process, o cli.ServeOptions) (err error) {
 	defer func() {
 		err = errors.Join(err, opened.close(context.WithoutCancel(ctx)))
 	}()
-	s := &server{p: p, o: o, log: log, opened: opened, failed: make(chan error, 2)}
+	s := &server{p: p, o: o, log: log, opened: opened, failed: make(chan error, 2), hostOnly: hostOnly}
 	if err := s.open(ctx); err != nil {
 		return err
 	}
@@ -66,12 +70,14 @@ func serve(ctx context.Context, p Process, o cli.ServeOptions) (err error) {
 	}
 }
 
-func checkServe(p Process, o cli.ServeOptions) error {
+func checkServe(p Process, o cli.ServeOptions, hostOnly bool) error {
 	if err := checkEnviron(p.Environ); err != nil {
 		return err
 	}
-	if err := checkAddress("--listen", o.Listen, o.ProtectedBy); err != nil {
-		return err
+	if !hostOnly {
+		if err := checkAddress("--listen", o.Listen, o.ProtectedBy); err != nil {
+			return err
+		}
 	}
 	if o.HostListen != "" {
 		if err := checkAddress("--host-listen", o.HostListen, o.ProtectedBy); err != nil {
@@ -95,8 +101,12 @@ type server struct {
 	opened *closers
 	failed chan error // by listeners
 
-	egress *egress.Proxy
-	host   *host.Host
+	hostOnly bool // without the control listener
+
+	egress   *egress.Proxy
+	drivers  []sandboxd.Driver
+	sessions sandboxd.SessionStore
+	host     *host.Host
 }
 
 // open makes every part, lowest first. What was opened before an error is closed
@@ -137,6 +147,7 @@ func (s *server) openHost(ctx context.Context, dir *datadir.Dir) error {
 	if err != nil {
 		return err
 	}
+	s.drivers = drivers
 	for _, d := range drivers {
 		s.opened.add("driver "+d.Name(), func(context.Context) error { return d.Close() })
 	}
@@ -148,6 +159,7 @@ func (s *server) openHost(ctx context.Context, dir *datadir.Dir) error {
 	if err != nil {
 		return err
 	}
+	s.sessions = db
 	s.opened.add("store", func(context.Context) error { return db.Close() })
 	if err := s.openEgress(); err != nil {
 		return err
@@ -160,8 +172,9 @@ func (s *server) openHost(ctx context.Context, dir *datadir.Dir) error {
 	if err != nil {
 		return err
 	}
+	policy := basePolicy(s.o)
 	cfg := host.Config{DataDir: dir.Path, Store: db, Drivers: drivers, UIDs: uids(),
-		MaxSandboxes: s.o.MaxSandboxes, Ready: s.o.Ready, Images: s.o.Images == "any", Bridge: s.o.Bridge == "any",
+		Policy: &policy, Overrides: s.o.PolicyOverrides, Pressure: pressure.Machine, Ready: s.o.Ready, Images: s.o.Images == "any", Bridge: s.o.Bridge == "any",
 		Egress: s.egress, CABundle: bundle, Trust: s.o.CABundle != "", Capabilities: can, Log: s.log}
 	if set != nil {
 		cfg.Runtimes = set
@@ -175,19 +188,15 @@ func (s *server) openHost(ctx context.Context, dir *datadir.Dir) error {
 }
 
 func (s *server) openListeners(ctx context.Context, dir *datadir.Dir, key, hostToken string) error {
-	hostFor := func(*http.Request) (sandboxd.Host, error) { return s.host, nil }
-	// The token between control and hosts has no power over images: it is shared by
-	// all whom a control serves.
-	others := func(*http.Request) (sandboxd.Host, error) { return struct{ sandboxd.Host }{s.host}, nil }
 	if s.o.HostListen != "" {
-		addr, err := listen(ctx, s.o.HostListen, api.HostListener(api.Config{Token: hostToken, OtherToken: key, HostFor: others, AllowedHosts: s.o.AllowedHosts,
-			Version: Version, Roles: []string{"host", "control"}, Log: s.log}), s.opened, s.failed)
-		if err != nil {
+		if err := s.openHostListener(ctx, dir, key, hostToken); err != nil {
 			return err
 		}
-		s.protect(addr)
-		s.log.Info("the host's API is up", "address", addr, "token", filepath.Join(dir.Path, datadir.HostTokenFile))
 	}
+	if s.hostOnly {
+		return nil
+	}
+	hostFor := func(*http.Request) (sandboxd.Host, error) { return s.host, nil }
 	addr, err := listen(ctx, s.o.Listen, api.Control(api.Config{Token: key, OtherToken: hostToken, HostFor: hostFor, AllowedHosts: s.o.AllowedHosts,
 		Version: Version, Log: s.log}), s.opened, s.failed)
 	if err != nil {

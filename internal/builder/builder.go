@@ -86,14 +86,20 @@ func (b *Builder) Close() error {
 // Ready says whether the image of a recipe is there.
 func (b *Builder) Ready(ctx context.Context, spec recipe.Spec) (bool, error) {
 	held, err := b.cfg.Images.FindImage(ctx, spec.Tag)
-	switch {
-	case err != nil && sandboxd.ClassOf(err) == sandboxd.ClassNotFound:
-		return false, nil
-	case err != nil:
+	if err != nil && sandboxd.ClassOf(err) != sandboxd.ClassNotFound {
 		return false, err
 	}
 	// Somebody else's image of the name is not the one that is meant.
-	return !spec.Builds() || held.Labels[recipe.LabelDigest] == spec.Digest, nil
+	ready := err == nil && (!spec.Builds() || held.Labels[recipe.LabelDigest] == spec.Digest)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	switch last := b.last[spec.Digest]; {
+	case ready && last.State != sandboxd.PreparationPrepared:
+		b.last[spec.Digest] = sandboxd.Preparation{State: sandboxd.PreparationPrepared}
+	case !ready && last.State == sandboxd.PreparationPrepared:
+		delete(b.last, spec.Digest) // it was taken away
+	}
+	return ready, nil
 }
 
 // Ensure returns when the image of a recipe is there. It is built, or pulled where the
@@ -274,8 +280,8 @@ func (b *Builder) try(ctx context.Context, f *flight, number int) (err error) {
 	return b.cfg.Images.BuildImage(ctx, sandboxd.ImageBuild{Context: archive, Tag: f.spec.Tag, Labels: f.spec.Labels, Said: o.line})
 }
 
-// Preparation says how far the image of a recipe is, as far as this builder knows: one
-// that was there before it is prepared once somebody has asked.
+// Preparation says how far the image of a recipe is, as far as this builder knows: that
+// an image has come or gone some other way it learns when somebody wants it.
 func (b *Builder) Preparation(spec recipe.Spec) sandboxd.Preparation {
 	b.mu.Lock()
 	defer b.mu.Unlock()

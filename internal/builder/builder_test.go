@@ -180,6 +180,14 @@ func TestManyCallersOneBuild(t *testing.T) {
 		if p := b.Preparation(spec); p.State != sandboxd.PreparationPrepared {
 			t.Errorf("afterwards: %+v", p)
 		}
+		other := newBuilder(t, e)
+		if ready, err := other.Ready(t.Context(), spec); !ready || err != nil || other.Preparation(spec).State != sandboxd.PreparationPrepared {
+			t.Errorf("another one: %v, %v, %+v", ready, err, other.Preparation(spec))
+		}
+		delete(e.images, spec.Tag)
+		if ready, err := other.Ready(t.Context(), spec); ready || err != nil || other.Preparation(spec).State != sandboxd.PreparationAbsent {
+			t.Errorf("when it is gone: %v, %v, %+v", ready, err, other.Preparation(spec))
+		}
 	})
 }
 

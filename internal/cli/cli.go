@@ -44,7 +44,9 @@ func (p Process) Getenv(name string) string {
 type Roles struct {
 	Version func() Version
 	Serve   func(context.Context, Process, ServeOptions) error
-	Doctor  func(context.Context, Process, DoctorOptions) error
+	// Host is Serve without the control listener.
+	Host   func(context.Context, Process, ServeOptions) error
+	Doctor func(context.Context, Process, DoctorOptions) error
 	// Selftest prints its report; green says whether everything holds.
 	Selftest func(context.Context, Process, SelftestOptions) (green bool, err error)
 	Prepare  func(context.Context, Process, PrepareOptions) error
@@ -62,22 +64,31 @@ type Version struct {
 
 // ServeOptions are the settings of `sandboxd serve`.
 type ServeOptions struct {
-	Data           string   `name:"data" placeholder:"DIR" setting:"SANDBOXD_DATA" help:"Data directory (default: /var/lib/sandboxed for root, else in the user's state directory)."`
-	Listen         string   `placeholder:"ADDR" default:"127.0.0.1:9090" setting:"SANDBOXD_LISTEN" help:"Address of the API, ${default} by default; port 0 takes a free one."`
-	HostListen     string   `placeholder:"ADDR" setting:"SANDBOXD_HOST_LISTEN" help:"Address of the host's own API for a remote control; off by default."`
-	ProtectedBy    string   `placeholder:"TEXT" setting:"SANDBOXD_PROTECTED_BY" help:"How an address beyond this machine is protected, as 'caddy with TLS'; needed to listen on one."`
-	AllowedHosts   []string `name:"allowed-host" placeholder:"NAME" setting:"SANDBOXD_ALLOWED_HOSTS" help:"Name by which the server may be asked, as that of the proxy before it; repeatable. Addresses and localhost always may."`
-	Driver         string   `default:"auto" enum:"auto,process,docker,fake" setting:"SANDBOXD_DRIVER" help:"How sandboxes are isolated: auto (every driver that works here, process first), process, docker (containers, by the engine at DOCKER_HOST or its default socket), or fake, which isolates nothing and is for tests."`
-	DefaultImage   string   `name:"default-image" placeholder:"REF" setting:"SANDBOXD_DEFAULT_IMAGE" help:"Image of sandboxes in containers that name none."`
-	OCIRuntime     string   `name:"oci-runtime" placeholder:"NAME" setting:"SANDBOXD_OCI_RUNTIME" help:"OCI runtime of containers that name none, as runsc; the engine's default otherwise."`
-	Images         string   `default:"any" enum:"any,none" setting:"SANDBOXD_IMAGES" help:"Which images and OCI runtimes a holder of the API key may name: any, the default, or none."`
-	Bridge         string   `default:"none" enum:"any,none" setting:"SANDBOXD_BRIDGE" help:"Who may have the network bridge, which reaches everything public without lists and a log: none, the default, or any, every holder of the API key. In containers under runc; the server then makes nftables rules of its own."`
-	MaxSandboxes   int      `default:"${max_sandboxes}" setting:"SANDBOXD_MAX_SANDBOXES" help:"Most sandboxes that run at once, ${default} by default; stopped ones do not count."`
-	Ready          int      `placeholder:"N" default:"8" setting:"SANDBOXD_READY" help:"Most environments that are kept ready for sandboxes that will be opened, ${default} by default; how many are follows what is opened, and each counts as a sandbox that runs until one needs its place. 0 for none."`
-	EgressAllow    []string `name:"egress-allow-address" placeholder:"ADDR" setting:"SANDBOXD_EGRESS_ALLOW_ADDRESS" help:"Address or prefix that sandboxes with the network proxy may reach although it is private or this machine's, as 10.1.2.0/24 or 192.0.2.7:443; repeatable."`
-	EgressUpstream string   `placeholder:"URL" setting:"SANDBOXD_EGRESS_UPSTREAM" help:"Proxy through which they reach the outside, as http://proxy:3128; none by default."`
-	CABundle       string   `name:"ca-bundle" type:"path" placeholder:"FILE" setting:"SANDBOXD_CA_BUNDLE" help:"Certificates (PEM) that programs in sandboxes trust beside the machine's own."`
-	Prewarm        bool     `default:"true" negatable:"" setting:"SANDBOXD_PREWARM" help:"Build the images of all runtimes when the server starts, behind its back; on by default."`
+	Data            string   `name:"data" placeholder:"DIR" setting:"SANDBOXD_DATA" help:"Data directory (default: /var/lib/sandboxed for root, else in the user's state directory)."`
+	Listen          string   `placeholder:"ADDR" setting:"SANDBOXD_LISTEN" help:"Address of the API, 127.0.0.1:9090 by default, of the host role 127.0.0.1:8080; port 0 takes a free one."`
+	HostListen      string   `placeholder:"ADDR" setting:"SANDBOXD_HOST_LISTEN" help:"Address of the host's own API for a remote control; off by default."`
+	ProtectedBy     string   `placeholder:"TEXT" setting:"SANDBOXD_PROTECTED_BY" help:"How an address beyond this machine is protected, as 'caddy with TLS'; needed to listen on one."`
+	AllowedHosts    []string `name:"allowed-host" placeholder:"NAME" setting:"SANDBOXD_ALLOWED_HOSTS" help:"Name by which the server may be asked, as that of the proxy before it; repeatable. Addresses and localhost always may."`
+	Driver          string   `default:"auto" enum:"auto,process,docker,fake" setting:"SANDBOXD_DRIVER" help:"How sandboxes are isolated: auto (every driver that works here, process first), process, docker (containers, by the engine at DOCKER_HOST or its default socket), or fake, which isolates nothing and is for tests."`
+	DefaultImage    string   `name:"default-image" placeholder:"REF" setting:"SANDBOXD_DEFAULT_IMAGE" help:"Image of sandboxes in containers that name none."`
+	OCIRuntime      string   `name:"oci-runtime" placeholder:"NAME" setting:"SANDBOXD_OCI_RUNTIME" help:"OCI runtime of containers that name none, as runsc; the engine's default otherwise."`
+	Images          string   `default:"any" enum:"any,none" setting:"SANDBOXD_IMAGES" help:"Which images and OCI runtimes a holder of the API key may name: any, the default, or none."`
+	Bridge          string   `default:"none" enum:"any,none" setting:"SANDBOXD_BRIDGE" help:"Who may have the network bridge, which reaches everything public without lists and a log: none, the default, or any, every holder of the API key. In containers under runc; the server then makes nftables rules of its own."`
+	MaxSandboxes    int      `default:"${max_sandboxes}" setting:"SANDBOXD_MAX_SANDBOXES" help:"Most sandboxes that run at once, ${default} by default; stopped ones do not count."`
+	MaxOpen         Bound    `placeholder:"N" setting:"SANDBOXD_MAX_OPEN" help:"Most sandboxes that are open, running or put to sleep; no bound by default."`
+	MaxPerTenant    Bound    `placeholder:"N" setting:"SANDBOXD_MAX_PER_TENANT" help:"Most open sandboxes of one tenant, 10 by default, or none for no bound."`
+	EvictIdleAfter  Bound    `placeholder:"TIME" setting:"SANDBOXD_EVICT_IDLE_AFTER" help:"Put the longest idle sandbox to sleep for one that finds no place, if it was idle for so long, as 300 or 5m; never by default."`
+	IdleTimeout     Bound    `placeholder:"TIME" setting:"SANDBOXD_IDLE_TIMEOUT" help:"Close a sandbox without work for so long, 30m by default, or none; its files stay."`
+	AppIdleTimeout  Bound    `placeholder:"TIME" setting:"SANDBOXD_APP_IDLE_TIMEOUT" help:"The same for apps, 35m by default."`
+	OwnerLease      Bound    `placeholder:"TIME" setting:"SANDBOXD_OWNER_LEASE" help:"Close a sandbox of the sandboxes face without a request of its owner for so long, 30m by default."`
+	WorkspaceTTL    Bound    `name:"workspace-ttl" placeholder:"TIME" setting:"SANDBOXD_WORKSPACE_TTL" help:"Delete closed sandboxes with their files when nobody used them for so long; never by default."`
+	EnvironmentTTL  Bound    `name:"environment-ttl" placeholder:"TIME" setting:"SANDBOXD_ENVIRONMENT_TTL" help:"Remove what was installed in a stopped sandbox after so long, 24h by default; files stay."`
+	PolicyOverrides string   `type:"path" placeholder:"FILE" setting:"SANDBOXD_POLICY_OVERRIDES" help:"JSON with fields of the policy that win over all settings and changes; read again when it changes."`
+	EgressAllow     []string `name:"egress-allow-address" placeholder:"ADDR" setting:"SANDBOXD_EGRESS_ALLOW_ADDRESS" help:"Address or prefix that sandboxes with the network proxy may reach although it is private or this machine's, as 10.1.2.0/24 or 192.0.2.7:443; repeatable."`
+	Ready           int      `placeholder:"N" default:"8" setting:"SANDBOXD_READY" help:"Most environments that are kept ready for sandboxes that will be opened, ${default} by default; how many are follows what is opened, and each counts as a sandbox that runs until one needs its place. 0 for none."`
+	EgressUpstream  string   `placeholder:"URL" setting:"SANDBOXD_EGRESS_UPSTREAM" help:"Proxy through which they reach the outside, as http://proxy:3128; none by default."`
+	CABundle        string   `name:"ca-bundle" type:"path" placeholder:"FILE" setting:"SANDBOXD_CA_BUNDLE" help:"Certificates (PEM) that programs in sandboxes trust beside the machine's own."`
+	Prewarm         bool     `default:"true" negatable:"" setting:"SANDBOXD_PREWARM" help:"Build the images of all runtimes when the server starts, behind its back; on by default."`
 	RuntimeOptions
 	StopOnInterrupt bool   `help:"Stop every sandbox on SIGINT, as on a terminal."`
 	LogFormat       string `default:"text" enum:"text,json" setting:"SANDBOXD_LOG_FORMAT" help:"Log lines as text or json."`
@@ -86,14 +97,39 @@ type ServeOptions struct {
 // DoctorOptions are the flags of `sandboxd doctor`.
 type DoctorOptions struct {
 	Data string `name:"data" placeholder:"DIR" setting:"SANDBOXD_DATA" help:"Data directory to look at."`
+	Host string `name:"host" placeholder:"URL" help:"Look at a host of the sessions wire instead: does it serve what this version's clients need?"`
 	JSON bool   `name:"json" help:"Answer as JSON."`
 }
 
 type serveCmd struct{ ServeOptions }
 
 func (c *serveCmd) Run(ctx context.Context, p Process, r Roles) error {
-	return r.Serve(ctx, p, c.ServeOptions)
+	o := c.ServeOptions
+	if o.Listen == "" {
+		o.Listen = defaultListen
+	}
+	return r.Serve(ctx, p, o)
 }
+
+// hostCmd takes what serve takes. Its one listener is the host's.
+type hostCmd struct{ ServeOptions }
+
+func (c *hostCmd) Run(ctx context.Context, p Process, r Roles) error {
+	o := c.ServeOptions
+	switch {
+	case o.Listen != "":
+		o.HostListen = o.Listen
+	case o.HostListen == "":
+		o.HostListen = defaultHostListen
+	}
+	return r.Host(ctx, p, o)
+}
+
+// Where the roles listen unless they are told.
+const (
+	defaultListen     = "127.0.0.1:9090"
+	defaultHostListen = "127.0.0.1:8080"
+)
 
 type doctorCmd struct{ DoctorOptions }
 
@@ -120,6 +156,7 @@ func (c *versionCmd) Run(p Process, r Roles) error {
 
 type grammar struct {
 	Serve      serveCmd      `cmd:"" help:"Run the server: API and sandboxes in one process."`
+	Host       hostCmd       `cmd:"" help:"Run the host alone: the sandboxes of a control elsewhere, or of clients of the sessions wire."`
 	Run        runCmd        `cmd:"" help:"Run one command in a fresh sandbox and delete it."`
 	Create     createCmd     `cmd:"" help:"Create a sandbox, or attach to the one of a key."`
 	Exec       execCmd       `cmd:"" help:"Run a command in a sandbox; its exit status is passed on."`
@@ -132,8 +169,12 @@ type grammar struct {
 	Port       portCmd       `cmd:"" help:"Reach a port of a sandbox on 127.0.0.1 here, or list its ports."`
 	Runtimes   runtimesCmd   `cmd:"" help:"List what the server offers to open, or check and print a catalogue of runtimes."`
 	Image      imageCmd      `cmd:"" help:"Import, pull, list and remove what sandboxes can run in."`
+	Get        getCmd        `cmd:"" help:"Say what a sandbox is, what keeps it awake and what it uses."`
 	Stop       stopCmd       `cmd:"" help:"Stop sandboxes and keep their files, or stop one command."`
 	Rm         rmCmd         `cmd:"" help:"Delete sandboxes with their files."`
+	Close      closeCmd      `cmd:"" help:"Close sandboxes: only their files stay."`
+	Hold       holdCmd       `cmd:"" help:"Keep a sandbox awake for a time."`
+	Policy     policyCmd     `cmd:"" help:"Show or change what sandboxes may have and how long they last."`
 	MCP        mcpCmd        `cmd:"" name:"mcp" help:"Serve MCP on stdin and stdout: one sandbox for one agent."`
 	Doctor     doctorCmd     `cmd:"" help:"Say how well this machine can isolate, line by line."`
 	Prepare    prepareCmd    `cmd:"" help:"Build the images of runtimes before a server needs them, as in a deploy."`
@@ -149,7 +190,7 @@ type server struct {
 	Data  string `name:"data" placeholder:"DIR" setting:"SANDBOXD_DATA" help:"The server's data directory, where the key is read."`
 }
 
-const defaultURL = "http://127.0.0.1:9090"
+const defaultURL = "http://" + defaultListen
 
 // dial makes the client; it talks to nobody yet.
 func (s server) dial(p Process) (*client.Client, error) {
@@ -186,7 +227,7 @@ func explain(err error) error {
 	case sandboxd.ClassUnauthorized:
 		hinted.Hint = "the key is in the file token of the server's data directory; give it with --token, SANDBOXD_TOKEN or --data"
 	case sandboxd.ClassCapacity:
-		hinted.Hint = "delete a sandbox (sandboxd ps, sandboxd rm ID) or start the server with a higher --max-sandboxes"
+		hinted.Hint = "delete a sandbox (sandboxd ps, sandboxd rm ID) or raise the ceiling (sandboxd policy max_running=N)"
 	case sandboxd.ClassGone:
 		hinted.Hint = hintList
 	default:
@@ -212,6 +253,10 @@ type exited int
 // command that ran, 1 for an error, 2 for a wrong command line.
 func Main(ctx context.Context, p Process, roles Roles) (code int) {
 	var g grammar
+	p, err := adoptPeers(p)
+	if err != nil {
+		return report(p.Stderr, err)
+	}
 	parser, err := kong.New(&g,
 		kong.Name("sandboxd"),
 		kong.Description("Runs code that nobody has read yet, in isolated sandboxes."),

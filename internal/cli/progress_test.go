@@ -28,7 +28,7 @@ func TestMeter(t *testing.T) {
 		{"short on a terminal", true, 4 << 20, 500 * time.Millisecond, nil, nil, 0},
 		{"short elsewhere", false, 4 << 20, 500 * time.Millisecond, nil, nil, 0},
 		{"long on a terminal", true, 4 << 20, 4 * time.Second, nil,
-			[]string{"\rcopying x  [#####...............]  25%  1.0 MiB of 4.0 MiB  1.0 MiB/s\x1b[K", "75%", "\r\x1b[Kcopying x: 4.0 MiB in 4s, 1.0 MiB/s\n"}, 1},
+			[]string{"\rcopying x  [#####...............]  25%  1.0 MiB of 4.0 MiB  ", "75%", "\r\x1b[Kcopying x: 4.0 MiB in 4s, 1.0 MiB/s\n"}, 1},
 		{"long elsewhere", false, 4 << 20, 4 * time.Second, nil, []string{"copying x: 4.0 MiB in 4s, 1.0 MiB/s\n"}, 1},
 		{"of an unknown size", true, -1, 4 * time.Second, nil, []string{"\rcopying x  2.0 MiB  "}, 1},
 		{"longer than it said", true, 1 << 20, 4 * time.Second, nil, []string{"[####################]  100%"}, 1},

@@ -130,7 +130,7 @@ func (c *psCmd) Run(ctx context.Context, p Process) error {
 	}
 	rows := [][]string{{"ID", "KEY", "STATE", "DRIVER", "MEMORY", "AGE"}}
 	for _, sb := range list {
-		rows = append(rows, []string{sb.ID, sb.Key, string(sb.State), sb.Driver, size(sb.Limits.MemoryBytes), age(sb.CreatedAt)})
+		rows = append(rows, []string{sb.ID, sb.Key, stateText(sb), sb.Driver, size(sb.Limits.MemoryBytes), age(sb.CreatedAt)})
 	}
 	return table(p.Stdout, rows)
 }

@@ -20,10 +20,7 @@ import (
 )
 
 // Moment is a point in time as it is kept.
-type Moment struct {
-	Wall time.Time
-	Boot sandboxd.BootTime
-}
+type Moment = sandboxd.Moment
 
 // Clock answers the present moment. It is safe for concurrent use.
 type Clock func() Moment

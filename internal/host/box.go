@@ -25,12 +25,16 @@ type box struct {
 	ctx   context.Context // of lifecycle work; ends when the sandbox is to be deleted
 	abort context.CancelFunc
 
-	mu    sync.Mutex
-	env   *environment
-	files sandboxd.Files
-	gate  *egress.Gate // of a sandbox with a proxy, once it was needed
+	pulse pulse // when it worked
+
+	mu         sync.Mutex
+	env        *environment
+	leaveQueue context.CancelFunc // while it waits for a place
+	files      sandboxd.Files
+	gate       *egress.Gate // of a sandbox with a proxy, once it was needed
 	// unprepare ends the wait for the image of its runtime; nil when it does not wait.
 	unprepare context.CancelCauseFunc
+	stops     int // that go on; each ends a preparation that begins meanwhile, too
 
 	written atomic.Int64 // bytes of output
 }
@@ -38,6 +42,7 @@ type box struct {
 func newBox(h *Host, rec sandboxd.SandboxRecord, d sandboxd.Driver) *box {
 	b := &box{h: h, id: rec.ID, key: rec.Key, uid: rec.UID, driver: d, old: h.former[rec.ID], life: make(chan struct{}, 1)}
 	b.ctx, b.abort = context.WithCancel(h.ctx)
+	b.pulse.load(rec, h)
 	return b
 }
 
@@ -127,8 +132,8 @@ func (b *box) endEnvironment(ctx context.Context, ending sandboxd.Ending) error 
 
 // environmentCause is what the end of an environment is for its commands.
 func environmentCause(c sandboxd.Cause) sandboxd.Cause {
-	if c == sandboxd.CauseStopped {
-		return sandboxd.CauseStopped
+	if c == sandboxd.CauseStopped || c == sandboxd.CauseEvicted {
+		return c
 	}
 	return sandboxd.CauseEnvironment
 }

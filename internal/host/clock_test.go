@@ -12,6 +12,7 @@ import (
 	"sandboxd"
 	"sandboxd/internal/clock"
 	"sandboxd/internal/driver/fake"
+	"sandboxd/internal/pressure"
 	"sandboxd/internal/store"
 )
 
@@ -88,6 +89,8 @@ type timed struct {
 	world  *fake.World
 	driver *slowKill
 	host   *Host
+
+	pressure func() (pressure.Reading, error)
 }
 
 func newTimed(t *testing.T, dir string) *timed {
@@ -100,7 +103,7 @@ func (w *timed) up() {
 	w.t.Helper()
 	w.driver = &slowKill{Driver: fake.New(w.world), ending: map[string]int{}}
 	var err error
-	w.host, err = New(w.t.Context(), Config{DataDir: w.dir, Store: w.store, Drivers: []sandboxd.Driver{w.driver}, UIDs: testUIDs(), Clock: w.clock.now})
+	w.host, err = New(w.t.Context(), Config{DataDir: w.dir, Store: w.store, Drivers: []sandboxd.Driver{w.driver}, UIDs: testUIDs(), Clock: w.clock.now, Pressure: w.pressure})
 	if err != nil {
 		w.t.Fatal(err)
 	}

@@ -78,30 +78,38 @@ func (h *Host) StartCommand(ctx context.Context, id string, spec sandboxd.Comman
 	if err := checkCommand(&spec); err != nil {
 		return sandboxd.Command{}, false, err
 	}
-	b, env := h.up(id)
-	if named || env == nil {
-		var rec sandboxd.SandboxRecord
-		var err error
-		if rec, b, err = h.lookup(ctx, id); err != nil {
-			return sandboxd.Command{}, false, err
-		}
-		if named {
-			if old, err := h.store.GetCommand(ctx, id, spec.ID); err == nil {
-				return h.sameCommand(ctx, b, old, spec)
+	for attempt := 1; ; attempt++ {
+		b, env := h.up(id)
+		if named || env == nil || attempt > 1 {
+			var rec sandboxd.SandboxRecord
+			var err error
+			if rec, b, err = h.lookup(ctx, id); err != nil {
+				return sandboxd.Command{}, false, err
+			}
+			if named {
+				if old, err := h.store.GetCommand(ctx, id, spec.ID); err == nil {
+					return h.sameCommand(ctx, b, old, spec)
+				}
+			}
+			if env, err = b.ready(ctx, rec); err != nil {
+				return sandboxd.Command{}, false, err
 			}
 		}
-		if env, err = b.ready(ctx, rec); err != nil {
-			return sandboxd.Command{}, false, err
+		// The command is started whole or not at all, even if its caller goes away.
+		kept := context.WithoutCancel(ctx)
+		cmd, started, err := env.run(kept, spec)
+		if err == errLeft && attempt < 3 {
+			continue // it was just being stopped, perhaps for lack of work
 		}
+		if err != nil {
+			err = h.overtaken(kept, id, err)
+		}
+		return cmd, started, err
 	}
-	// The command is started whole or not at all, even if its caller goes away.
-	ctx = context.WithoutCancel(ctx)
-	cmd, started, err := env.run(ctx, spec)
-	if err != nil {
-		err = h.overtaken(ctx, id, err)
-	}
-	return cmd, started, err
 }
+
+// errLeft is of a command that came too late for its environment.
+var errLeft error = sandboxd.Errorf(sandboxd.ClassBusy, "the sandbox stopped before the command started")
 
 // sameCommand answers a repeated start of an id.
 func (h *Host) sameCommand(ctx context.Context, b *box, old sandboxd.CommandRecord, spec sandboxd.CommandSpec) (sandboxd.Command, bool, error) {
@@ -123,17 +131,16 @@ func (h *Host) sameCommand(ctx context.Context, b *box, old sandboxd.CommandReco
 // ready answers a running environment, starting one where that loses nothing
 // silently: an environment that ended unasked is reported, not replaced.
 func (b *box) ready(ctx context.Context, rec sandboxd.SandboxRecord) (*environment, error) {
-	if env := b.environment(); env != nil {
+	if env := b.environment(); env != nil && env.ctx.Err() == nil {
 		return env, nil
 	}
-	if end := rec.LastEnding; rec.State == sandboxd.StateCold && end != nil &&
-		end.Cause != sandboxd.CauseStopped && end.Cause != sandboxd.CauseStartFailed {
+	if end := rec.LastEnding; rec.State == sandboxd.StateCold && end != nil && !wakes(end.Cause) {
 		err := sandboxd.Errorf(sandboxd.ClassGone, "the environment ended: %s", end.Cause).
 			WithHint("the files are kept; start the sandbox to begin its next generation")
 		err.Ending = end
 		return nil, err
 	}
-	if _, err := b.start(ctx); err != nil {
+	if _, err := b.start(ctx, waitOf(rec.Face)); err != nil {
 		return nil, err
 	}
 	if env := b.environment(); env != nil {
@@ -142,12 +149,22 @@ func (b *box) ready(ctx context.Context, rec sandboxd.SandboxRecord) (*environme
 	return nil, sandboxd.Errorf(sandboxd.ClassBusy, "the sandbox stopped again before the command started")
 }
 
+// wakes says whether a command starts a sandbox again that ended for this: nothing
+// was lost that anybody was promised.
+func wakes(c sandboxd.Cause) bool {
+	switch c {
+	case sandboxd.CauseStopped, sandboxd.CauseStartFailed, sandboxd.CauseIdle, sandboxd.CauseAsleep:
+		return true
+	}
+	return false
+}
+
 // run records a command and starts it.
 func (e *environment) run(ctx context.Context, spec sandboxd.CommandSpec) (sandboxd.Command, bool, error) {
 	e.b.starting.RLock()
 	defer e.b.starting.RUnlock()
 	if e.ctx.Err() != nil {
-		return sandboxd.Command{}, false, sandboxd.Errorf(sandboxd.ClassBusy, "the sandbox stopped before the command started")
+		return sandboxd.Command{}, false, errLeft
 	}
 	h := e.b.h
 	now := h.clock()
@@ -186,6 +203,7 @@ func (e *environment) run(ctx context.Context, spec sandboxd.CommandSpec) (sandb
 		return c.result, true, nil
 	}
 	fpCommandStarted.Hit()
+	e.b.work(reasonCommand, "a command was started")
 	c.arm()
 	if len(spec.Stdin) == 0 {
 		close(c.fed)

@@ -105,7 +105,7 @@ func TestFilesOfADeletedAreNotThoseOfTheNext(t *testing.T) {
 	h, sb := doubtful(t, d)
 	defer h.Close()
 	b, _ := h.up(sb.ID)
-	if err := h.acceptDelete(t.Context(), b); err != nil {
+	if err := h.acceptDelete(t.Context(), b, func(*sandboxd.SandboxRecord) error { return nil }); err != nil {
 		t.Fatal(err)
 	}
 	next, created, err := h.Open(t.Context(), sandboxd.OpenRequest{Key: sb.Key})

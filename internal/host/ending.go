@@ -38,6 +38,9 @@ func (c *command) lose(env sandboxd.Ending) {
 	e := sandboxd.Ending{Cause: sandboxd.CauseEnvironment, Message: "its environment ended: " + string(env.Cause), At: time.Now().UTC()}
 	if cause := c.intended(); cause != "" && cause != sandboxd.CauseEnvironment {
 		e.Cause, e.Message = cause, ""
+		if cause == env.Cause {
+			e.Message = env.Message
+		}
 	}
 	if e.Cause == sandboxd.CauseStopped {
 		code := 128 + int(unix.SIGKILL)
@@ -76,6 +79,9 @@ func (c *command) finish(ending sandboxd.Ending) {
 		}
 		fpCommandEnded.Hit()
 		c.env.remove(c.id)
+		if !c.spec.Background {
+			c.env.b.work(reasonCommand, "a command ended")
+		}
 		close(c.done)
 		if c.group {
 			groups := c.env.b.driver.(sandboxd.CommandGroups)
@@ -241,6 +247,10 @@ func remedyOf(cause sandboxd.Cause) string {
 		return "free space on the host's disk, or remove files of the workspace"
 	case sandboxd.CauseOrphaned:
 		return "run it in the background to keep it without a follower"
+	case sandboxd.CauseEvicted:
+		return "start the sandbox again; its files are kept; give sandboxes less memory, or the machine more"
+	case sandboxd.CauseIdle, sandboxd.CauseAsleep:
+		return "the next command starts the sandbox again; a hold keeps it awake"
 	case sandboxd.CauseEnvironment, sandboxd.CauseHostRestart, sandboxd.CauseEngine, sandboxd.CauseRemoved:
 		return "start the sandbox again; its files are kept"
 	}

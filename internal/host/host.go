@@ -16,14 +16,16 @@ import (
 	"hash/fnv"
 	"log/slog"
 	"path/filepath"
-	"slices"
 	"sync"
 	"time"
 
 	"sandboxd"
+	"sandboxd/internal/admission"
 	"sandboxd/internal/clock"
 	"sandboxd/internal/egress"
 	"sandboxd/internal/pace"
+	"sandboxd/internal/policy"
+	"sandboxd/internal/pressure"
 	"sandboxd/internal/workspace"
 )
 
@@ -35,9 +37,14 @@ type Config struct {
 	Drivers []sandboxd.Driver
 	// UIDs are given to workspaces, one each.
 	UIDs sandboxd.UIDPool
-	// MaxSandboxes bounds the sandboxes that have an environment. 0 means
-	// sandboxd.DefaultMaxSandboxes.
+	// Policy is what the host begins with; nil means sandboxd.DefaultPolicy. What
+	// callers changed holds above it, and the fields of the file Overrides above that.
+	Policy    *sandboxd.Policy
+	Overrides string
+	// MaxSandboxes, if not 0, is Policy.MaxRunning.
 	MaxSandboxes int
+	// Tick is how often the host looks whether sandboxes work. 0 follows the policy.
+	Tick time.Duration
 	// Ready is how many environments each driver that has a pool may keep ready, as
 	// long as there are places for them. 0 means none.
 	Ready int
@@ -61,6 +68,9 @@ type Config struct {
 	// With Trust its commands are told to use it, instead of what they know.
 	CABundle string
 	Trust    bool
+	// Pressure, if not nil, reads the machine's memory; sandboxes are ended while it
+	// runs short.
+	Pressure func() (pressure.Reading, error)
 	// Clock tells the moments that are kept. nil means this machine's.
 	Clock clock.Clock
 	Log   *slog.Logger
@@ -81,14 +91,20 @@ type Host struct {
 	cancel context.CancelFunc
 	work   sync.WaitGroup
 
+	policy *policy.Kept
+	gate   *admission.Gate
+	left   clock.Moment  // when the former host looked at its sandboxes for the last time
+	retick chan struct{} // has a token when the policy changed
+
 	naming      keyLocks
 	flow        flow
+	opening     turns           // one open of a key at a time
 	former      map[string]bool // ids that were there when the host began; set once
 	closeEgress func() error
 
-	mu     sync.Mutex
-	boxes  map[string]*box
-	places map[string]bool // ids that hold or are about to hold an environment
+	mu    sync.Mutex
+	boxes map[string]*box
+	ready map[string]int // what each driver was told last that it may keep ready
 	// pooling is set when every sandbox has its true state: before that nobody knows
 	// how many places are free.
 	pooling bool
@@ -105,9 +121,6 @@ var (
 func New(ctx context.Context, cfg Config) (*Host, error) {
 	if len(cfg.Drivers) == 0 {
 		return nil, sandboxd.Errorf(sandboxd.ClassUnavailable, "no driver works here")
-	}
-	if cfg.MaxSandboxes == 0 {
-		cfg.MaxSandboxes = sandboxd.DefaultMaxSandboxes
 	}
 	if cfg.OrphanGrace == 0 {
 		cfg.OrphanGrace = 30 * time.Second
@@ -133,13 +146,17 @@ func New(ctx context.Context, cfg Config) (*Host, error) {
 		closeEgress: closeEgress,
 		cfg:         cfg, store: cfg.Store, root: root, log: cfg.Log, clock: cfg.Clock, began: time.Now(), late: make(chan struct{}, 1),
 		drivers: map[string]sandboxd.Driver{},
-		boxes:   map[string]*box{}, places: map[string]bool{},
+		boxes:   map[string]*box{}, ready: map[string]int{}, retick: make(chan struct{}, 1),
 	}
 	h.ctx, h.cancel = context.WithCancel(context.Background())
 	for _, d := range cfg.Drivers {
 		h.drivers[d.Name()] = d
 	}
-	if err := errors.Join(h.reconcile(ctx), <-proven); err != nil {
+	err = errors.Join(h.openPolicy(ctx), h.readLeft(ctx))
+	if err == nil {
+		err = h.reconcile(ctx)
+	}
+	if err := errors.Join(err, <-proven); err != nil {
 		h.Close()
 		return nil, err
 	}
@@ -148,8 +165,12 @@ func New(ctx context.Context, cfg Config) (*Host, error) {
 	}
 	h.mu.Lock()
 	h.pooling = true
-	h.shareRoom()
 	h.mu.Unlock()
+	h.shareRoom()
+	h.spawn(h.keepTime)
+	if cfg.Pressure != nil {
+		h.spawn(h.keepMemory)
+	}
 	return h, nil
 }
 
@@ -306,64 +327,18 @@ func (h *Host) List(ctx context.Context, key string) ([]sandboxd.Sandbox, error)
 func (h *Host) Files(ctx context.Context, id string) (sandboxd.Files, error) {
 	// Of one that runs the store can say nothing else, at a sixth of a small write's time.
 	if b, env := h.up(id); env != nil {
+		b.pulse.use(h)
 		return b.openFiles()
 	}
 	rec, b, err := h.lookup(ctx, id)
 	if err != nil {
 		return nil, err
 	}
+	b.pulse.use(h)
 	if rec.State == sandboxd.StateLost {
 		return nil, sandboxd.Errorf(sandboxd.ClassUnavailable, "the files of this sandbox are lost")
 	}
 	return b.openFiles()
-}
-
-// reserve takes a place for id, or says what holds the places.
-func (h *Host) reserve(ctx context.Context, id string) error {
-	h.mu.Lock()
-	if h.places[id] || len(h.places) < h.cfg.MaxSandboxes {
-		h.places[id] = true
-		h.shareRoom()
-		h.mu.Unlock()
-		return nil
-	}
-	held := make([]string, 0, len(h.places))
-	for p := range h.places {
-		held = append(held, p)
-	}
-	h.mu.Unlock()
-	for i, p := range held {
-		if rec, err := h.store.Get(ctx, p); err == nil {
-			held[i] = rec.Key
-		}
-	}
-	slices.Sort(held)
-	return sandboxd.Errorf(sandboxd.ClassCapacity, "%d of %d places are taken by: %s", len(held), h.cfg.MaxSandboxes, joinSome(held, 20)).
-		WithHint("stop or delete one of them, or raise --max-sandboxes")
-}
-
-func (h *Host) release(id string) {
-	h.mu.Lock()
-	delete(h.places, id)
-	h.shareRoom()
-	h.mu.Unlock()
-}
-
-// shareRoom tells the drivers how many environments they may keep ready: an
-// environment that nobody has counts like one that somebody has, and gives way to it.
-// Under mu.
-func (h *Host) shareRoom() {
-	if !h.pooling {
-		return
-	}
-	room := h.cfg.MaxSandboxes - len(h.places)
-	for _, d := range h.cfg.Drivers {
-		if p, ok := d.(sandboxd.EnvironmentPool); ok {
-			n := max(0, min(h.cfg.Ready, room))
-			p.KeepReady(n)
-			room -= n
-		}
-	}
 }
 
 // keyLocks serialises what happens to the name of a key. Keys share locks; that
@@ -377,18 +352,4 @@ func (k *keyLocks) lock(key string) func() {
 	l := &k[sum.Sum32()%uint32(len(k))]
 	l.Lock()
 	return l.Unlock
-}
-
-func joinSome(names []string, most int) string {
-	s := ""
-	for i, n := range names {
-		if i == most {
-			return s + fmt.Sprintf(" and %d more", len(names)-most)
-		}
-		if i > 0 {
-			s += ", "
-		}
-		s += n
-	}
-	return s
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"io"
 	"slices"
+	"time"
 
 	"sandboxd"
 	"sandboxd/internal/image"
@@ -95,21 +96,49 @@ func (h *Host) RemoveImage(ctx context.Context, driver, name string) error {
 	if err != nil {
 		return err
 	}
-	recs, err := h.store.List(ctx)
-	if err != nil {
-		return err
+	// A delete that was accepted goes on clearing away for a moment, which whoever asked
+	// for it does not see.
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	late := time.After(deleteTime)
+	for {
+		users, leaving, err := h.usersOf(ctx, driver, name)
+		switch {
+		case err != nil:
+			return err
+		case len(users) > 0:
+			return sandboxd.Errorf(sandboxd.ClassConflict, "the image is in use by: %s", joinSome(users, 20)).
+				WithHint("delete these sandboxes first")
+		case !leaving:
+			return images.RemoveImage(ctx, name)
+		}
+		select {
+		case <-tick.C:
+		case <-late:
+			return images.RemoveImage(ctx, name) // which says what is in its way
+		case <-ctx.Done():
+			return ctx.Err()
+		}
 	}
-	var users []string
+}
+
+// deleteTime bounds the wait for deletes under way.
+const deleteTime = 10 * time.Second
+
+// usersOf answers the keys of the sandboxes that have an image, and whether some of
+// them are just being deleted.
+func (h *Host) usersOf(ctx context.Context, driver, name string) (users []string, leaving bool, err error) {
+	recs, err := h.store.List(ctx)
 	for _, rec := range recs {
-		if rec.Driver == driver && rec.State != sandboxd.StateDeleting && image.Canonical(rec.Image) == image.Canonical(name) {
+		switch {
+		case rec.Driver != driver || image.Canonical(rec.Image) != image.Canonical(name):
+		case rec.State == sandboxd.StateDeleting:
+			leaving = true
+		default:
 			users = append(users, rec.Key)
 		}
 	}
-	if len(users) > 0 {
-		return sandboxd.Errorf(sandboxd.ClassConflict, "the image is in use by: %s", joinSome(users, 20)).
-			WithHint("delete these sandboxes first")
-	}
-	return images.RemoveImage(ctx, name)
+	return users, leaving, err
 }
 
 // PullImage implements sandboxd.ImageHost.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/hex"
+	"errors"
 	"maps"
 	"os"
 	"path/filepath"
@@ -34,57 +35,98 @@ func (h *Host) Open(ctx context.Context, req sandboxd.OpenRequest) (sandboxd.San
 		return sandboxd.Sandbox{}, false, err
 	}
 	start := req.Start == nil || *req.Start
+	wait := waitOf(req.Face)
+	if req.WaitS != nil {
+		wait = req.WaitS.Duration()
+	}
+	now := h.clock()
 	rec := sandboxd.SandboxRecord{
 		Sandbox: sandboxd.Sandbox{
 			ID: sandboxd.NewID(), Key: req.Key, State: sandboxd.StateCold, Driver: req.Driver, Runtime: req.Runtime,
 			Image: req.Image, OCIRuntime: req.OCIRuntime, Root: h.rootOf(req), Tenant: req.Tenant, Face: req.Face,
-			CreatedAt: time.Now().UTC().Truncate(time.Microsecond), Limits: req.Limits, Network: req.Network, Labels: maps.Clone(req.Labels),
+			Open:      start || staysOpen(req.Face),
+			CreatedAt: now.Wall.UTC().Truncate(time.Microsecond), Limits: req.Limits, Network: req.Network, Labels: maps.Clone(req.Labels),
 		},
-		Env: maps.Clone(req.Env),
+		Env:  maps.Clone(req.Env),
+		Life: sandboxd.Life{Worked: now, Reason: reasonOpened, Used: now},
 	}
-	stored, b, created, err := h.create(ctx, rec, start)
-	if err == nil && !created {
-		err = attachable(asked, req, stored)
-	}
-	if err == nil && start {
-		stored, err = b.start(ctx)
-		if err != nil && created {
+	fits := func(stored sandboxd.SandboxRecord) error { return attachable(asked, req, stored) }
+	stored, b, created, err := h.admit(ctx, rec, passage{start: start, attach: req.Attach, fits: fits, wait: wait})
+	switch {
+	case err == nil && start:
+		if stored, err = b.start(ctx, wait); err != nil && created {
 			h.unmake(ctx, rec.ID, err)
 		}
-	} else if err == nil && req.Prepare {
+	case err == nil && req.Prepare:
 		stored, err = b.within(ctx, b.prepareOnly)
 	}
-	if err != nil {
-		// A caller that has left does not end what it began, which frees the place itself.
-		if created && ctx.Err() == nil && sandboxd.ClassOf(err) != sandboxd.ClassBusy && (b == nil || !b.running()) {
-			h.release(rec.ID)
-		}
-		return h.seen(stored), created, err
-	}
-	return h.seen(stored), created, nil
+	return h.seen(stored), created, err
 }
 
-// create records a sandbox and makes its directories, or finds the one of its key.
-// The directories of a key belong to one id at a time: between a record and its
-// directories, and between a delete and the move of its files, nobody else may
-// name the key.
-//
-// One that is to be started takes its place before its record exists, so that a
-// refusal leaves nothing behind.
-func (h *Host) create(ctx context.Context, rec sandboxd.SandboxRecord, start bool) (sandboxd.SandboxRecord, *box, bool, error) {
-	defer h.naming.lock(rec.Key)()
+// passage is how a sandbox is to be opened.
+type passage struct {
+	start  bool
+	attach bool                               // and not made
+	fits   func(sandboxd.SandboxRecord) error // whether the one that is there will do
+	wait   time.Duration                      // for a place
+}
+
+// admit opens the sandbox of a key, or makes it: one at a time of each key. What is
+// refused leaves nothing behind.
+func (h *Host) admit(ctx context.Context, rec sandboxd.SandboxRecord, how passage) (sandboxd.SandboxRecord, *box, bool, error) {
+	done, err := h.opening.take(ctx, rec.Key)
+	if err != nil {
+		return sandboxd.SandboxRecord{}, nil, false, err
+	}
+	defer done()
 	stored, err := h.store.ByKey(ctx, rec.Key)
 	if err == nil {
-		return stored, h.boxOf(stored), false, nil
-	}
-	if start {
-		if err := h.reserve(ctx, rec.ID); err != nil {
-			return sandboxd.SandboxRecord{}, nil, false, err
+		if err := how.fits(stored); err != nil {
+			return stored, nil, false, err
 		}
+		b := h.boxOf(stored)
+		if !how.start && staysOpen(stored.Face) && !stored.Open {
+			stored, err = b.reopen(ctx, how.wait)
+		}
+		return stored, b, false, err
 	}
+	if sandboxd.ClassOf(err) != sandboxd.ClassNotFound || how.attach {
+		return sandboxd.SandboxRecord{}, nil, false, err
+	}
+	if rec.Open {
+		err = h.admitOpen(ctx, rec.ID, rec.Tenant)
+		if err == nil && (how.start || keepsPlace(rec.Sandbox)) {
+			err = h.admitPlace(ctx, rec.ID, how.wait)
+		}
+	} else {
+		err = nil
+	}
+	var b *box
+	created := false
+	if err == nil {
+		stored, b, created, err = h.create(ctx, rec)
+	}
+	switch {
+	case !created:
+		h.gate.Close(rec.ID)
+		h.shareRoom()
+	case err != nil:
+		_, uerr := b.update(context.WithoutCancel(ctx), func(r *sandboxd.SandboxRecord) error {
+			r.Open = staysOpen(r.Face)
+			return nil
+		})
+		err = errors.Join(err, uerr)
+	}
+	return stored, b, created, err
+}
+
+// create records a sandbox and makes its directories. The directories of a key belong
+// to one id at a time: between a record and its directories, and between a delete and
+// the move of its files, nobody else may name the key.
+func (h *Host) create(ctx context.Context, rec sandboxd.SandboxRecord) (sandboxd.SandboxRecord, *box, bool, error) {
+	defer h.naming.lock(rec.Key)()
 	stored, created, err := h.store.Create(ctx, rec, h.uidsFor(rec))
 	if err != nil {
-		h.release(rec.ID)
 		return sandboxd.SandboxRecord{}, nil, false, err
 	}
 	fpOpenRecorded.Hit()
@@ -95,13 +137,83 @@ func (h *Host) create(ctx context.Context, rec sandboxd.SandboxRecord, start boo
 	return stored, b, created, err
 }
 
+// reopen has a closed sandbox be open again, without starting it.
+func (b *box) reopen(ctx context.Context, wait time.Duration) (sandboxd.SandboxRecord, error) {
+	return b.exclusive(ctx, func(work context.Context) (sandboxd.SandboxRecord, error) {
+		rec, err := b.h.record(work, b.id)
+		if err != nil || rec.Open {
+			return rec, err
+		}
+		if err := b.enter(ctx, rec, passage{wait: wait}); err != nil {
+			return rec, err
+		}
+		return b.update(work, func(r *sandboxd.SandboxRecord) error {
+			r.Open, r.Asleep = true, false
+			b.pulse.opened(r, b.h)
+			return nil
+		})
+	})
+}
+
+// enter has a sandbox pass the ceilings that it is not behind yet. ctx is that of
+// who waits: the wait ends with it.
+func (b *box) enter(ctx context.Context, rec sandboxd.SandboxRecord, how passage) error {
+	if err := b.h.admitOpen(ctx, b.id, rec.Tenant); err != nil {
+		return err
+	}
+	after := rec.Sandbox
+	after.Open, after.Asleep = true, false
+	if !how.start && !keepsPlace(after) {
+		return nil
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(b.ctx, cancel)()
+	b.queueing(cancel)
+	defer b.queueing(nil)
+	err := b.h.admitPlace(ctx, b.id, how.wait)
+	if err != nil {
+		b.h.counted(rec.Sandbox) // as before
+	}
+	if err == context.Canceled {
+		return sandboxd.Errorf(sandboxd.ClassBusy, "the sandbox was stopped while it waited for a place")
+	}
+	return err
+}
+
+// queueing notes how to end the wait for a place, nil when there is none.
+func (b *box) queueing(cancel context.CancelFunc) {
+	b.mu.Lock()
+	b.leaveQueue = cancel
+	b.mu.Unlock()
+}
+
+// unqueue ends a wait for a place: who waits holds up every other operation.
+func (b *box) unqueue() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.leaveQueue != nil {
+		b.leaveQueue()
+	}
+}
+
+// update changes the sandbox's record and brings what is known here up to date.
+func (b *box) update(ctx context.Context, fn func(*sandboxd.SandboxRecord) error) (sandboxd.SandboxRecord, error) {
+	rec, err := b.h.store.Update(ctx, b.id, fn)
+	if err == nil {
+		b.pulse.note(rec)
+		b.h.counted(rec.Sandbox)
+	}
+	return rec, err
+}
+
 // Start implements sandboxd.Host.
 func (h *Host) Start(ctx context.Context, id string) (sandboxd.Sandbox, error) {
 	_, b, err := h.lookup(ctx, id)
 	if err != nil {
 		return sandboxd.Sandbox{}, err
 	}
-	rec, err := b.start(ctx)
+	rec, err := b.start(ctx, waitElse)
 	return rec.Sandbox, err
 }
 
@@ -111,37 +223,26 @@ func (h *Host) Stop(ctx context.Context, id string) (sandboxd.Sandbox, error) {
 	if err != nil {
 		return sandboxd.Sandbox{}, err
 	}
-	b.cancelPreparing()
-	rec, err := b.exclusive(ctx, b.stopLocked)
+	defer b.stopPreparing()()
+	b.unqueue()
+	rec, err := b.exclusive(ctx, func(ctx context.Context) (sandboxd.SandboxRecord, error) {
+		return b.endLocked(ctx, stopped("stopped on request"))
+	})
 	return rec.Sandbox, err
-}
-
-// Delete implements sandboxd.Host. The record says deleting and the place is free
-// when it returns; the rest follows, and reconcile ends what a crash interrupts.
-func (h *Host) Delete(ctx context.Context, id string) error {
-	rec, err := h.record(ctx, id)
-	if err != nil {
-		return err
-	}
-	b := h.boxOf(rec)
-	if err := h.acceptDelete(ctx, b); err != nil {
-		return err
-	}
-	h.release(id)
-	b.abort()
-	h.spawn(func() { h.finishDelete(b) })
-	return nil
 }
 
 // acceptDelete records that the sandbox is to go and moves its files aside, so
 // that its key is free for another.
-func (h *Host) acceptDelete(ctx context.Context, b *box) error {
+func (h *Host) acceptDelete(ctx context.Context, b *box, may func(*sandboxd.SandboxRecord) error) error {
 	defer h.naming.lock(b.key)()
 	_, err := h.store.Update(ctx, b.id, func(r *sandboxd.SandboxRecord) error {
 		if r.State == sandboxd.StateDeleting || r.State == sandboxd.StateDeleted {
 			return sandboxd.Errorf(sandboxd.ClassGone, "the sandbox was deleted")
 		}
-		r.State = sandboxd.StateDeleting
+		if err := may(r); err != nil {
+			return err
+		}
+		r.State, r.Open, r.Asleep = sandboxd.StateDeleting, false, false
 		return nil
 	})
 	if err != nil {
@@ -186,6 +287,7 @@ func (h *Host) finishDelete(b *box) {
 		h.log.Error("delete did not finish", "sandbox", b.id, "err", err)
 		return
 	}
+	h.gate.Close(b.id) // a start that was overtaken may have come back
 	h.mu.Lock()
 	delete(h.boxes, b.id)
 	h.mu.Unlock()
@@ -203,12 +305,17 @@ func (b *box) makeFiles(rec sandboxd.SandboxRecord) error {
 	})
 }
 
-// start brings the sandbox to running and answers its record.
-func (b *box) start(ctx context.Context) (sandboxd.SandboxRecord, error) {
-	return b.within(ctx, b.startLocked)
+// start brings the sandbox to running and answers its record. It waits so long for a
+// place, and no longer than its caller.
+func (b *box) start(ctx context.Context, wait time.Duration) (sandboxd.SandboxRecord, error) {
+	return b.within(ctx, func(work context.Context) (sandboxd.SandboxRecord, error) {
+		return b.startLocked(work, func(rec sandboxd.SandboxRecord) error {
+			return b.enter(ctx, rec, passage{start: true, wait: wait})
+		})
+	})
 }
 
-func (b *box) startLocked(ctx context.Context) (sandboxd.SandboxRecord, error) {
+func (b *box) startLocked(ctx context.Context, enter func(sandboxd.SandboxRecord) error) (sandboxd.SandboxRecord, error) {
 	rec, err := b.h.record(ctx, b.id)
 	if err != nil {
 		return rec, err
@@ -223,23 +330,29 @@ func (b *box) startLocked(ctx context.Context) (sandboxd.SandboxRecord, error) {
 	default:
 		return rec, sandboxd.Errorf(sandboxd.ClassBusy, "the sandbox is %s", rec.State)
 	}
-	if err := b.h.reserve(ctx, b.id); err != nil {
+	if err := enter(rec); err != nil {
 		return rec, err
 	}
+	before := rec
 	if rec, err = b.prepare(ctx, rec); err != nil {
-		b.h.release(b.id)
-		return rec, err
+		_, uerr := b.update(context.WithoutCancel(ctx), func(r *sandboxd.SandboxRecord) error {
+			r.Open = staysOpen(r.Face)
+			return nil
+		})
+		return rec, errors.Join(err, uerr)
 	}
 	nonce, image := newNonce(), rec.Image
-	rec, err = b.h.store.Update(ctx, b.id, func(r *sandboxd.SandboxRecord) error {
+	rec, err = b.update(ctx, func(r *sandboxd.SandboxRecord) error {
 		r.State, r.Image = sandboxd.StateStarting, image
+		r.Open, r.Asleep = true, false
+		b.pulse.opened(r, b.h)
 		r.Generation++
 		r.Nonce = nonce
 		r.Handle = nil
 		return nil
 	})
 	if err != nil {
-		b.h.release(b.id)
+		b.h.counted(before.Sandbox)
 		return rec, err
 	}
 	fpStartIntent.Hit()
@@ -247,17 +360,17 @@ func (b *box) startLocked(ctx context.Context) (sandboxd.SandboxRecord, error) {
 	if err == nil {
 		return running, nil
 	}
-	b.h.release(b.id)
 	// The work's own context may be what failed: cleaning up must not fail with it.
 	clean := context.WithoutCancel(ctx)
 	if serr := b.driver.Stop(clean, b.id); serr != nil {
 		b.h.log.Error("half-made environment not removed", "sandbox", b.id, "err", serr)
 	}
 	b.h.log.Warn("start failed", "sandbox", b.id, "err", err)
-	cold, uerr := b.h.store.Update(clean, b.id, func(r *sandboxd.SandboxRecord) error {
+	cold, uerr := b.update(clean, func(r *sandboxd.SandboxRecord) error {
 		if !r.State.HasEnvironment() {
 			return nil // deleted meanwhile
 		}
+		r.Open = staysOpen(r.Face)
 		r.State, r.Handle = sandboxd.StateCold, nil
 		r.LastEnding = &sandboxd.Ending{Cause: sandboxd.CauseStartFailed, Message: publicText(err), At: time.Now().UTC()}
 		return nil
@@ -314,38 +427,67 @@ func (b *box) launch(ctx context.Context, rec sandboxd.SandboxRecord) (sandboxd.
 	return o.rec, nil
 }
 
-func (b *box) stopLocked(ctx context.Context) (sandboxd.SandboxRecord, error) {
+// parting is how an environment ends and what becomes of its sandbox.
+type parting struct {
+	ending sandboxd.Ending
+	close  bool // it is no longer open
+	sleep  bool // it is open, and asleep
+}
+
+func stopped(why string) parting {
+	return parting{ending: sandboxd.Ending{Cause: sandboxd.CauseStopped, Message: why, At: time.Now().UTC()}}
+}
+
+// endLocked ends the environment, if there is one, and the sandbox is what p says.
+func (b *box) endLocked(ctx context.Context, p parting) (sandboxd.SandboxRecord, error) {
 	rec, err := b.h.record(ctx, b.id)
-	if err != nil || !rec.State.HasEnvironment() {
+	if err != nil {
 		return rec, err
 	}
-	rec, err = b.h.store.Update(ctx, b.id, func(r *sandboxd.SandboxRecord) error {
+	if !rec.State.HasEnvironment() {
+		if p.close && rec.Open || p.sleep && !rec.Asleep {
+			return b.update(ctx, func(r *sandboxd.SandboxRecord) error { p.part(r, b.h.clock()); return nil })
+		}
+		return rec, nil
+	}
+	rec, err = b.update(ctx, func(r *sandboxd.SandboxRecord) error {
 		r.State = sandboxd.StateStopping
+		r.LastEnding = &p.ending // a host that dies now tells its successor
 		return nil
 	})
 	if err != nil {
 		return rec, err
 	}
 	fpStopIntent.Hit()
-	return b.toCold(ctx, sandboxd.Ending{Cause: sandboxd.CauseStopped, Message: "stopped on request", At: time.Now().UTC()})
+	return b.toCold(ctx, p)
+}
+
+// part makes of a record without an environment what p says.
+func (p parting) part(r *sandboxd.SandboxRecord, now sandboxd.Moment) {
+	r.Life.Ended = now
+	switch {
+	case p.sleep:
+		r.Asleep = true
+	case p.close || !staysOpen(r.Face):
+		r.Open, r.Asleep, r.Life.Holds = false, false, nil
+	}
 }
 
 // toCold ends the environment, if there still is one, and records why.
-func (b *box) toCold(ctx context.Context, ending sandboxd.Ending) (sandboxd.SandboxRecord, error) {
-	if err := b.endEnvironment(ctx, ending); err != nil {
+func (b *box) toCold(ctx context.Context, p parting) (sandboxd.SandboxRecord, error) {
+	if err := b.endEnvironment(ctx, p.ending); err != nil {
 		return sandboxd.SandboxRecord{}, err
 	}
 	fpStopDone.Hit()
-	rec, err := b.h.store.Update(ctx, b.id, func(r *sandboxd.SandboxRecord) error {
+	return b.update(ctx, func(r *sandboxd.SandboxRecord) error {
 		if !r.State.HasEnvironment() && r.State != sandboxd.StatePreparing {
 			return nil
 		}
 		r.State, r.Handle, r.Nonce = sandboxd.StateCold, nil, ""
-		r.LastEnding = &ending
+		r.LastEnding = &p.ending
+		p.part(r, b.h.clock())
 		return nil
 	})
-	b.h.release(b.id)
-	return rec, err
 }
 
 // environmentEnded records the end of an environment that nobody here asked for.
@@ -361,7 +503,7 @@ func (h *Host) environmentEnded(id string, generation int64, ending sandboxd.End
 		if env == nil || env.generation != generation {
 			return sandboxd.SandboxRecord{}, nil // an older one, or ended meanwhile
 		}
-		return b.toCold(ctx, ending)
+		return b.toCold(ctx, parting{ending: ending})
 	})
 	if err != nil && h.ctx.Err() == nil {
 		h.log.Error("ending not recorded", "sandbox", id, "err", err)

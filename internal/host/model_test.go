@@ -461,7 +461,8 @@ func (m *modelRun) finish() {
 			t.Errorf("operation %s was never run", op.name)
 		}
 	}
-	if want := len(concurrentOps()) * (len(concurrentOps()) + 1) / 2; len(seen.pairs) != want {
+	// There are many: a short run may miss one.
+	if want := len(concurrentOps()) * (len(concurrentOps()) + 1) / 2; m.sequences >= 1000 && len(seen.pairs) != want {
 		t.Errorf("%d of %d concurrent pairs were run", len(seen.pairs), want)
 	}
 }

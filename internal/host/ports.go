@@ -16,10 +16,11 @@ func (h *Host) DialPort(ctx context.Context, id string, port uint16) (sandboxd.P
 	if port == 0 {
 		return nil, sandboxd.Invalid("port", "1 to 65535 are ports")
 	}
-	_, env := h.up(id)
+	b, env := h.up(id)
 	if env == nil {
-		rec, b, err := h.lookup(ctx, id)
-		if err != nil {
+		var rec sandboxd.SandboxRecord
+		var err error
+		if rec, b, err = h.lookup(ctx, id); err != nil {
 			return nil, err
 		}
 		if env, err = b.ready(ctx, rec); err != nil {
@@ -36,7 +37,32 @@ func (h *Host) DialPort(ctx context.Context, id string, port uint16) (sandboxd.P
 	if err != nil {
 		return nil, h.overtaken(ctx, id, err)
 	}
-	return conn, nil
+	return movingConn{PortConn: conn, b: b}, nil
+}
+
+// movingConn notes when data goes over it: that is work, a connection that is only
+// open is none.
+type movingConn struct {
+	sandboxd.PortConn
+	b *box
+}
+
+// Read is PortConn's.
+func (c movingConn) Read(p []byte) (int, error) {
+	n, err := c.PortConn.Read(p)
+	if n > 0 {
+		c.b.pulse.moved.Store(c.b.h.uptime())
+	}
+	return n, err
+}
+
+// Write is PortConn's.
+func (c movingConn) Write(p []byte) (int, error) {
+	n, err := c.PortConn.Write(p)
+	if n > 0 {
+		c.b.pulse.moved.Store(c.b.h.uptime())
+	}
+	return n, err
 }
 
 // ListPorts implements sandboxd.Host.

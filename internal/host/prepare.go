@@ -50,9 +50,11 @@ func (b *box) prepare(ctx context.Context, rec sandboxd.SandboxRecord) (sandboxd
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	b.mu.Lock()
-	b.unprepare = cancel
+	if b.unprepare = cancel; b.stops > 0 {
+		cancel(errStopped)
+	}
 	b.mu.Unlock()
-	prepared, err := b.h.store.Update(ctx, b.id, func(r *sandboxd.SandboxRecord) error {
+	prepared, err := b.h.store.Update(context.WithoutCancel(ctx), b.id, func(r *sandboxd.SandboxRecord) error {
 		r.State = sandboxd.StatePreparing
 		return nil
 	})
@@ -118,12 +120,19 @@ func (b *box) prepareOnly(ctx context.Context) (sandboxd.SandboxRecord, error) {
 	})
 }
 
-// cancelPreparing ends the wait of a sandbox for its image, if it waits.
-func (b *box) cancelPreparing() {
+// stopPreparing ends the wait of a sandbox for its image, also one that begins before
+// done is called: a stop does not wait for a build.
+func (b *box) stopPreparing() (done func()) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	b.stops++
 	if b.unprepare != nil {
 		b.unprepare(errStopped)
+	}
+	return func() {
+		b.mu.Lock()
+		b.stops--
+		b.mu.Unlock()
 	}
 }
 

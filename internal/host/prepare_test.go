@@ -72,7 +72,7 @@ func (w *workshop) open(entries ...catalogue.Entry) {
 	w.driver = fake.New(w.world)
 	w.h, err = New(context.Background(), Config{DataDir: w.dir, Store: w.store, Drivers: []sandboxd.Driver{fake.Imaging{Driver: w.driver, Images: w.images}},
 		UIDs: testUIDs(), MaxSandboxes: 1, Runtimes: w.set, Images: true,
-		Capabilities: map[string]sandboxd.Capabilities{"fake": {Networks: []string{"none", "proxy"}, WritableRoot: true}}})
+		Capabilities: map[string]sandboxd.Capabilities{"fake": {WritableRoot: true}}})
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -193,8 +193,8 @@ func TestStopEndsThePreparation(t *testing.T) {
 		if err := <-w.ended; err == nil {
 			t.Error("the build goes on")
 		}
-		if len(w.h.places) != 0 {
-			t.Errorf("places held: %v", w.h.places)
+		if len(w.h.gate.Places()) != 0 {
+			t.Errorf("places held: %v", w.h.gate.Places())
 		}
 		// It can be started again.
 		w.built <- nil
@@ -215,8 +215,8 @@ func TestDeleteEndsThePreparation(t *testing.T) {
 			t.Errorf("who opened was told %v", o.err)
 		}
 		<-w.ended
-		if len(w.h.places) != 0 {
-			t.Errorf("places held: %v", w.h.places)
+		if len(w.h.gate.Places()) != 0 {
+			t.Errorf("places held: %v", w.h.gate.Places())
 		}
 	})
 }
@@ -262,7 +262,7 @@ func TestAFailedPreparationIsTold(t *testing.T) {
 			}
 			sb := w.get("k")
 			if sb.State != sandboxd.StateCold || sb.Generation != 0 || sb.LastEnding == nil || sb.LastEnding.Cause != sandboxd.CauseStartFailed ||
-				!strings.Contains(sb.LastEnding.Message, "Collecting duckdb") || len(w.h.places) != 0 {
+				!strings.Contains(sb.LastEnding.Message, "Collecting duckdb") || len(w.h.gate.Places()) != 0 {
 				t.Errorf("%+v, %+v", sb, sb.LastEnding)
 			}
 			all, err := w.h.Runtimes(t.Context())
@@ -465,6 +465,45 @@ func TestRuntimesOfAHost(t *testing.T) {
 	}
 	if sb := w.get("k6"); sb.Limits.MemoryBytes != 1<<29 || !slices.Equal(sb.Network.Allow, []string{"*"}) {
 		t.Errorf("%+v", sb)
+	}
+}
+
+// containers is a driver of another name that has images built, and bridges.
+type containers struct{ fake.Imaging }
+
+func (containers) Name() string             { return "containers" }
+func (containers) BridgeWorks(string) error { return nil }
+
+// A runtime takes the driver that has its image, where there is one.
+func TestTheDriverOfARuntime(t *testing.T) {
+	w := newWorkshop(t)
+	defer w.world.Close()
+	b := builder.New(builder.Config{Images: w.images, Dir: w.dir + "/runtimes"})
+	defer b.Close()
+	var err error
+	if w.set, err = runtimes.New(runtimes.Config{Entries: []catalogue.Entry{tools()}, Builder: b}); err != nil {
+		t.Fatal(err)
+	}
+	other := fake.NewWorld(fake.Config{})
+	defer other.Close()
+	bare, built := fake.New(w.world), containers{fake.Imaging{Driver: fake.New(other), Images: w.images}}
+	defer bare.Close()
+	defer built.Close()
+	h, err := New(t.Context(), Config{DataDir: w.dir, Store: w.store, Drivers: []sandboxd.Driver{bare, built}, UIDs: testUIDs(), Runtimes: w.set, Bridge: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer h.Close()
+	all, err := h.Runtimes(t.Context())
+	if err != nil || !slices.Equal(all[0].Drivers, []string{"containers", "fake"}) || all[0].Network != "bridge" || all[0].Missing == nil || all[0].Preparation == nil {
+		t.Errorf("%+v, %v", all, err)
+	}
+	no := false
+	for driver, image := range map[string]bool{"": true, "containers": true, "fake": false} {
+		sb, _, err := h.Open(t.Context(), sandboxd.OpenRequest{Driver: driver, Start: &no, Network: sandboxd.Network{Mode: sandboxd.NetworkNone}})
+		if err != nil || (sb.Image != "") != image || sb.Driver != "fake" && !image {
+			t.Errorf("driver %q: %+v, %v", driver, sb, err)
+		}
 	}
 }
 

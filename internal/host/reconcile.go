@@ -33,6 +33,7 @@ func (h *Host) reconcile(ctx context.Context) error {
 	for _, rec := range recs {
 		h.former[rec.ID] = true
 	}
+	h.countAll(recs)
 	for i, rec := range recs {
 		if rec.State == sandboxd.StateCold && h.root.Exists(rec.Key, rec.ID) {
 			continue // nothing to compare with: the common case costs one look
@@ -58,6 +59,27 @@ func (h *Host) reconcile(ctx context.Context) error {
 	return nil
 }
 
+// countAll counts what is open, before anything is settled: what then turns out to
+// be otherwise is counted anew with its record.
+func (h *Host) countAll(recs []sandboxd.SandboxRecord) {
+	for _, rec := range recs {
+		if rec.Open && rec.State != sandboxd.StateDeleting {
+			h.gate.Restore(rec.ID, rec.Tenant, rec.State.HasEnvironment() || keepsPlace(rec.Sandbox))
+			h.boxOf(rec) // its clock runs
+		}
+	}
+}
+
+// resumed is how a stop that a former host had begun is to end.
+func resumed(rec sandboxd.SandboxRecord) parting {
+	p := stopped("stopped on request")
+	if e := rec.LastEnding; e != nil {
+		p.ending = *e
+	}
+	p.sleep, p.close = p.ending.Cause == sandboxd.CauseAsleep, p.ending.Cause == sandboxd.CauseIdle
+	return p
+}
+
 // settle brings one record and the world together.
 func (h *Host) settle(ctx context.Context, rec sandboxd.SandboxRecord) error {
 	b := h.boxOf(rec)
@@ -75,12 +97,12 @@ func (h *Host) settle(ctx context.Context, rec sandboxd.SandboxRecord) error {
 	case sandboxd.StateRunning:
 		return h.adopt(ctx, b, rec)
 	case sandboxd.StatePreparing:
-		return h.settleCold(ctx, b, sandboxd.Ending{Cause: sandboxd.CauseStartFailed, Message: "the host ended while the image of its runtime was prepared", At: time.Now().UTC()})
+		return h.settleCold(ctx, b, parting{ending: sandboxd.Ending{Cause: sandboxd.CauseStartFailed, Message: "the host ended while the image of its runtime was prepared", At: time.Now().UTC()}})
 	case sandboxd.StateStarting:
 		// It never was announced as running, and no command can be in it.
-		return h.settleCold(ctx, b, sandboxd.Ending{Cause: sandboxd.CauseStartFailed, Message: "the host ended during the start", At: time.Now().UTC()})
+		return h.settleCold(ctx, b, parting{ending: sandboxd.Ending{Cause: sandboxd.CauseStartFailed, Message: "the host ended during the start", At: time.Now().UTC()}})
 	case sandboxd.StateStopping:
-		return h.settleCold(ctx, b, sandboxd.Ending{Cause: sandboxd.CauseStopped, Message: "stopped on request", At: time.Now().UTC()})
+		return h.settleCold(ctx, b, resumed(rec))
 	case sandboxd.StateCold:
 		return h.settleFiles(ctx, b, rec)
 	}
@@ -97,7 +119,7 @@ func (h *Host) adopt(ctx context.Context, b *box, rec sandboxd.SandboxRecord) er
 		} else if sandboxd.ClassOf(err) != sandboxd.ClassGone {
 			return err
 		}
-		return h.settleCold(ctx, b, ending)
+		return h.settleCold(ctx, b, parting{ending: ending})
 	}
 	env, err := newEnvironment(b, rec)
 	if err != nil {
@@ -106,9 +128,6 @@ func (h *Host) adopt(ctx context.Context, b *box, rec sandboxd.SandboxRecord) er
 	if err := h.loadCommands(ctx, b, env, sandboxd.Ending{Cause: sandboxd.CauseUnknown}); err != nil {
 		return err
 	}
-	h.mu.Lock()
-	h.places[rec.ID] = true
-	h.mu.Unlock()
 	b.setEnvironment(env)
 	if err := env.attach(ctx); err != nil {
 		// keepAttached goes on trying; what is running is not ended for a slow init.
@@ -164,8 +183,8 @@ func (h *Host) openJournal(rec sandboxd.CommandRecord) (*journal.Journal, error)
 }
 
 // settleCold removes what is left of an environment and records its ending.
-func (h *Host) settleCold(ctx context.Context, b *box, ending sandboxd.Ending) error {
-	rec, err := b.toCold(ctx, ending)
+func (h *Host) settleCold(ctx context.Context, b *box, p parting) error {
+	rec, err := b.toCold(ctx, p)
 	if err != nil {
 		return err
 	}
@@ -176,7 +195,7 @@ func (h *Host) settleCold(ctx context.Context, b *box, ending sandboxd.Ending) e
 	env.detach()
 	// No command can run now: each that has no ending gets this one.
 	env.generation = -1
-	if err := h.loadCommands(ctx, b, env, ending); err != nil {
+	if err := h.loadCommands(ctx, b, env, p.ending); err != nil {
 		return err
 	}
 	return h.settleFiles(ctx, b, rec)

@@ -1,7 +1,6 @@
 package host
 
 import (
-	"cmp"
 	"context"
 	"maps"
 	"slices"
@@ -29,8 +28,8 @@ func (h *Host) entry(name string) (sandboxd.RuntimeEntry, bool) {
 func (h *Host) checkRuntime(req *sandboxd.OpenRequest) error {
 	if req.Runtime == "" {
 		req.Runtime = sandboxd.RuntimeMachine
-		if h.cfg.Runtimes != nil && req.Image == "" {
-			req.Runtime = h.cfg.Runtimes.Entries()[0].Name
+		if req.Image == "" {
+			req.Runtime = h.policy.Now().DefaultRuntime
 		}
 	}
 	if req.Runtime == sandboxd.RuntimeMachine && (h.cfg.Runtimes == nil || req.Image != "") {
@@ -55,7 +54,6 @@ func (h *Host) checkRuntime(req *sandboxd.OpenRequest) error {
 	if err := h.checkDriverOf(req, e); err != nil {
 		return err
 	}
-	fillFrom(&req.Limits, e.Limits)
 	if req.Network.Mode == "" && len(req.Network.Allow)+len(req.Network.Deny) == 0 {
 		req.Network = h.entryNetwork(e, req.Driver, req.OCIRuntime)
 	}
@@ -65,7 +63,7 @@ func (h *Host) checkRuntime(req *sandboxd.OpenRequest) error {
 // checkDriverOf is checkDriver for a sandbox of an entry, which decides its image.
 func (h *Host) checkDriverOf(req *sandboxd.OpenRequest, e sandboxd.RuntimeEntry) error {
 	if req.Driver == "" && req.OCIRuntime == "" {
-		req.Driver = h.cfg.Drivers[0].Name()
+		req.Driver = h.driverNames()[0]
 	}
 	if _, builds := h.drivers[req.Driver].(sandboxd.ImageBuilder); builds && req.OCIRuntime == "" {
 		req.Image, req.OCIRuntime = e.Image, e.OCIRuntime // the operator's choice: it needs nobody's leave
@@ -77,13 +75,18 @@ func (h *Host) checkDriverOf(req *sandboxd.OpenRequest, e sandboxd.RuntimeEntry)
 	return h.checkDriver(req)
 }
 
-// fillFrom gives limits that are not stated those of another.
-func fillFrom(l *sandboxd.Limits, from sandboxd.Limits) {
-	l.MemoryBytes = cmp.Or(l.MemoryBytes, from.MemoryBytes)
-	l.CPUs = cmp.Or(l.CPUs, from.CPUs)
-	l.PIDs = cmp.Or(l.PIDs, from.PIDs)
-	l.TmpBytes = cmp.Or(l.TmpBytes, from.TmpBytes)
-	l.OpenFiles = cmp.Or(l.OpenFiles, from.OpenFiles)
+// driverNames are the drivers in the order in which a runtime of the catalogue takes
+// them: those that have its image before those that have what the machine has.
+func (h *Host) driverNames() []string {
+	var built, bare []string
+	for _, d := range h.cfg.Drivers {
+		if _, ok := d.(sandboxd.ImageBuilder); ok {
+			built = append(built, d.Name())
+		} else {
+			bare = append(bare, d.Name())
+		}
+	}
+	return append(built, bare...)
 }
 
 // entryNetwork is the network of an entry's sandboxes whose request says nothing: none
@@ -138,28 +141,27 @@ func (h *Host) varsOf(rec sandboxd.SandboxRecord) map[string]string {
 
 // Runtimes implements sandboxd.Host. Without a catalogue there is one built-in entry.
 func (h *Host) Runtimes(context.Context) ([]sandboxd.Runtime, error) {
-	names := make([]string, 0, len(h.cfg.Drivers))
-	builds, bare := false, false
-	for _, d := range h.cfg.Drivers {
-		names = append(names, d.Name())
-		_, ok := d.(sandboxd.ImageBuilder)
-		builds, bare = builds || ok, bare || !ok
-	}
 	if h.cfg.Runtimes == nil {
-		return []sandboxd.Runtime{{Name: sandboxd.RuntimeMachine, Default: true, Drivers: names, Limits: sandboxd.DefaultLimits(),
+		var names []string
+		for _, d := range h.cfg.Drivers {
+			names = append(names, d.Name())
+		}
+		return []sandboxd.Runtime{{Name: sandboxd.RuntimeMachine, Default: true, Drivers: names, Limits: h.limitsOf(sandboxd.RuntimeMachine),
 			Network: string(sandboxd.NetworkNone), Root: sandboxd.RootReadonly}}, nil
 	}
-	_, firstBuilds := h.cfg.Drivers[0].(sandboxd.ImageBuilder)
+	names := h.driverNames()
+	_, builds := h.drivers[names[0]].(sandboxd.ImageBuilder)
+	_, everyone := h.drivers[names[len(names)-1]].(sandboxd.ImageBuilder)
 	var all []sandboxd.Runtime
-	for i, e := range h.cfg.Runtimes.Entries() {
+	chosen := h.policy.Now().DefaultRuntime
+	for _, e := range h.cfg.Runtimes.Entries() {
 		ociRuntime := ""
-		if firstBuilds {
+		if builds {
 			ociRuntime = e.OCIRuntime
 		}
-		r := sandboxd.Runtime{Name: e.Name, Description: e.Description, Default: i == 0, Drivers: names, Builds: e.Builds,
-			Installed: e.Installed, Limits: e.Limits, Network: string(h.entryNetwork(e, names[0], ociRuntime).Mode), Root: e.Root}
-		fillFrom(&r.Limits, sandboxd.DefaultLimits())
-		if bare {
+		r := sandboxd.Runtime{Name: e.Name, Description: e.Description, Default: e.Name == chosen, Drivers: names, Builds: e.Builds,
+			Installed: e.Installed, Limits: h.limitsOf(e.Name), Network: string(h.entryNetwork(e, names[0], ociRuntime).Mode), Root: e.Root}
+		if !everyone {
 			r.Missing = h.cfg.Runtimes.Missing(e.Name)
 		}
 		if builds {

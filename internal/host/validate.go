@@ -28,6 +28,9 @@ func (h *Host) checkOpen(req *sandboxd.OpenRequest) error {
 		return sandboxd.Invalid("tenant", "must be 1 to 64 of A-Z a-z 0-9 . _ - and not begin with '-'")
 	}
 	req.Face = cmp.Or(req.Face, sandboxd.FaceNative)
+	if w := req.WaitS; w != nil && !(*w >= 0 && *w <= 600) {
+		return sandboxd.Invalid("wait_s", "must be between 0 and 600")
+	}
 	if err := h.checkRuntime(req); err != nil {
 		return err
 	}
@@ -51,7 +54,7 @@ func (h *Host) checkOpen(req *sandboxd.OpenRequest) error {
 	if err := h.checkBridge(*req); err != nil {
 		return err
 	}
-	return fillLimits(&req.Limits)
+	return fillLimits(&req.Limits, h.limitsOf(req.Runtime))
 }
 
 // checkDriver fills in the driver and, where it runs images, the image.
@@ -123,35 +126,6 @@ func (h *Host) driverFor(image, ociRuntime string) string {
 		}
 	}
 	return cmp.Or(chosen, h.cfg.Drivers[0].Name())
-}
-
-func fillLimits(l *sandboxd.Limits) error {
-	def := sandboxd.DefaultLimits()
-	for _, row := range []struct {
-		field          string
-		v              *int64
-		def, low, high int64
-	}{
-		{"limits.memory_bytes", &l.MemoryBytes, def.MemoryBytes, 16 << 20, maxMemory},
-		{"limits.pids", &l.PIDs, def.PIDs, 8, 1 << 20},
-		{"limits.tmp_bytes", &l.TmpBytes, def.TmpBytes, 64 << 10, maxMemory},
-		{"limits.open_files", &l.OpenFiles, def.OpenFiles, 64, 1 << 20},
-	} {
-		if *row.v == 0 {
-			*row.v = row.def
-		}
-		if *row.v < row.low || *row.v > row.high {
-			return sandboxd.Invalid(row.field, "must be between %d and %d", row.low, row.high)
-		}
-	}
-	if l.CPUs == 0 {
-		l.CPUs = def.CPUs
-	}
-	// Written so that NaN fails.
-	if !(l.CPUs >= 0.1 && l.CPUs <= 1024) {
-		return sandboxd.Invalid("limits.cpus", "must be between 0.1 and 1024")
-	}
-	return nil
 }
 
 // checkCommand validates a specification and fills in the defaults, so that two

@@ -44,8 +44,10 @@ type Store struct {
 	dir    string
 	driver string
 
-	mu   sync.Mutex
-	held map[string]int
+	// making is held until a new directory is locked: what is not is swept.
+	making sync.Mutex
+	mu     sync.Mutex
+	held   map[string]int
 }
 
 // In is the store of a directory, whose images are a driver's.
@@ -202,6 +204,8 @@ func taken(name string) error {
 
 // begin makes a directory that is this process's while lock is open.
 func (s *Store) begin() (path string, lock *os.File, err error) {
+	s.making.Lock()
+	defer s.making.Unlock()
 	path = s.path(newPrefix + sandboxd.NewID())
 	if err := os.Mkdir(path, 0o755); err != nil {
 		return "", nil, err
@@ -245,6 +249,8 @@ func (s *Store) fill(ctx context.Context, path string, limits sandboxd.TarLimits
 
 // Sweep removes what imports and removals left that ended with their process.
 func (s *Store) Sweep() {
+	s.making.Lock()
+	defer s.making.Unlock()
 	entries, _ := os.ReadDir(s.dir)
 	for _, e := range entries {
 		path := s.path(e.Name())

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"sync"
@@ -8,18 +9,20 @@ import (
 	"sandboxd"
 )
 
-// memory is a HostStore that lasts as long as the process.
+// memory is a Store that lasts as long as the process.
 type memory struct {
 	mu        sync.Mutex
 	closed    bool
 	sandboxes []sandboxd.SandboxRecord            // as they were created
 	commands  map[string][]sandboxd.CommandRecord // by sandbox, as they were created
+	sessions  []sandboxd.SessionRecord            // as they were created
+	documents map[string][]byte
 }
 
-// NewMemory makes an empty HostStore that lasts as long as the process. It
+// NewMemory makes an empty Store that lasts as long as the process. It
 // answers as the one of OpenSQLite does.
-func NewMemory() sandboxd.HostStore {
-	return &memory{commands: map[string][]sandboxd.CommandRecord{}}
+func NewMemory() Store {
+	return &memory{commands: map[string][]sandboxd.CommandRecord{}, documents: map[string][]byte{}}
 }
 
 // copied is v without anything shared, in the form that a database would give back.
@@ -257,5 +260,26 @@ func (m *memory) Close() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.closed = true
+	return nil
+}
+
+func (m *memory) Document(ctx context.Context, name string) ([]byte, error) {
+	leave, err := m.enter(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
+	return bytes.Clone(m.documents[name]), nil
+}
+
+func (m *memory) PutDocument(ctx context.Context, name string, text []byte) error {
+	leave, err := m.enter(ctx)
+	if err != nil {
+		return err
+	}
+	defer leave()
+	if m.documents[name] = bytes.Clone(text); len(text) == 0 {
+		delete(m.documents, name)
+	}
 	return nil
 }

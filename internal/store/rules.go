@@ -53,12 +53,30 @@ func normal(rec sandboxd.SandboxRecord) sandboxd.SandboxRecord {
 	if len(rec.Handle) == 0 {
 		rec.Handle = nil
 	}
+	if len(rec.Life.Holds) == 0 {
+		rec.Life.Holds = nil
+	}
+	rec.Life.Worked, rec.Life.Used, rec.Life.Ended = normalMoment(rec.Life.Worked), normalMoment(rec.Life.Used), normalMoment(rec.Life.Ended)
+	holds := make([]sandboxd.HeldHold, 0, len(rec.Life.Holds))
+	for _, h := range rec.Life.Holds {
+		h.From = normalMoment(h.From)
+		holds = append(holds, h)
+	}
+	if len(holds) > 0 {
+		rec.Life.Holds = holds
+	}
 	for _, list := range []*[]string{&rec.Network.Allow, &rec.Network.Deny} {
 		if len(*list) == 0 {
 			*list = nil
 		}
 	}
 	return rec
+}
+
+func normalMoment(m sandboxd.Moment) sandboxd.Moment {
+	m.Wall = fromMicros(toMicros(m.Wall))
+	m.Boot.Since = m.Boot.Since.Truncate(time.Microsecond)
+	return m
 }
 
 // normalCommand does for a command what normal does for a sandbox.

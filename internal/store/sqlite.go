@@ -40,14 +40,17 @@ type statements struct {
 	insertSandbox, updateSandbox, forUpdate           *sql.Stmt // on writer
 	livingForKey, knownID, uidUsed                    *sql.Stmt // on writer
 	insertCommand, intendCommand                      *sql.Stmt // on writer
-	endCommand, deleteCommands                        *sql.Stmt // on writer
+	endCommand, deleteCommands, putDocument           *sql.Stmt // on writer
+	document                                          *sql.Stmt // on reader
 	getSandbox, byKey, list, getCommand, listCommands *sql.Stmt // on reader
+	insertSession, touchSession, deleteSession        *sql.Stmt // on writer
+	getSession, listSessions                          *sql.Stmt // on reader
 }
 
 // OpenSQLite opens or makes the database at path, of mode 0600, and brings its
 // schema up to date. A database of a newer sandboxd is ClassUnsupported and left
 // as it is. One process at a time may have it open; the caller sees to that.
-func OpenSQLite(ctx context.Context, path string) (sandboxd.HostStore, error) {
+func OpenSQLite(ctx context.Context, path string) (Store, error) {
 	// SQLite gives the log and the index the mode of the database.
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
@@ -133,10 +136,10 @@ func (s *sqliteStore) prepare(ctx context.Context) error {
 		text string
 	}{
 		{&s.in.insertSandbox, s.writer, `insert into sandboxes (` + sandboxColumns + `)
-			values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20)`},
+			values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23)`},
 		{&s.in.updateSandbox, s.writer, `update sandboxes set state = $2, generation = $3, driver = $4, runtime = $5,
-			nonce = $6, handle = $7, limits_json = $8, labels_json = $9, env_json = $10, ending_json = $11, image = $12
-			where id = $1`},
+			nonce = $6, handle = $7, limits_json = $8, labels_json = $9, env_json = $10, ending_json = $11, image = $12,
+			open = $13, asleep = $14, life_json = $15 where id = $1`},
 		{&s.in.forUpdate, s.writer, `select ` + sandboxColumns + ` from sandboxes where id = $1`},
 		{&s.in.livingForKey, s.writer, `select ` + sandboxColumns + ` from sandboxes
 			where key = $1 and state not in ('deleting', 'deleted')`},
@@ -149,11 +152,19 @@ func (s *sqliteStore) prepare(ctx context.Context) error {
 		{&s.in.endCommand, s.writer, `update commands set end_offset = $3, ending_json = $4
 			where sandbox_id = $1 and id = $2 and ending_json = ''`},
 		{&s.in.deleteCommands, s.writer, `delete from commands where sandbox_id = $1`},
+		{&s.in.putDocument, s.writer, `insert into documents (name, body) values ($1, $2)
+			on conflict (name) do update set body = excluded.body`},
+		{&s.in.document, s.reader, `select body from documents where name = $1`},
 		{&s.in.getSandbox, s.reader, `select ` + sandboxColumns + ` from sandboxes where id = $1`},
 		{&s.in.byKey, s.reader, `select ` + sandboxColumns + ` from sandboxes
 			where key = $1 and state not in ('deleting', 'deleted')`},
 		{&s.in.list, s.reader, `select ` + sandboxColumns + ` from sandboxes where state <> 'deleted' order by seq`},
 		{&s.in.getCommand, s.reader, `select ` + commandColumns + ` from commands where sandbox_id = $1 and id = $2`},
+		{&s.in.insertSession, s.writer, `insert into sessions (` + sessionColumns + `) values ($1, $2, $3, $4, $5, $6, $7, $8)`},
+		{&s.in.touchSession, s.writer, `update sessions set last_activity = max(last_activity, $2), last_seq = max(last_seq, $3) where life = $1`},
+		{&s.in.deleteSession, s.writer, `delete from sessions where life = $1`},
+		{&s.in.getSession, s.reader, `select ` + sessionColumns + ` from sessions where id = $1`},
+		{&s.in.listSessions, s.reader, `select ` + sessionColumns + ` from sessions order by seq`},
 		{&s.in.listCommands, s.reader, `select ` + commandColumns + ` from commands where sandbox_id = $1 order by seq`},
 	} {
 		stmt, err := p.db.PrepareContext(ctx, p.text)

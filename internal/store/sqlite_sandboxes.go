@@ -4,13 +4,14 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"reflect"
 
 	"sandboxd"
 )
 
 const sandboxColumns = `id, key, state, generation, driver, runtime, uid, created_at,
 	nonce, handle, limits_json, labels_json, env_json, ending_json, image, oci_runtime, network_json,
-	root, tenant, face`
+	root, tenant, face, open, asleep, life_json`
 
 // row is what *sql.Row and *sql.Rows have in common.
 type row interface{ Scan(dest ...any) error }
@@ -19,10 +20,10 @@ func scanSandbox(from row) (sandboxd.SandboxRecord, error) {
 	var rec sandboxd.SandboxRecord
 	var created int64
 	var handle []byte
-	var limits, labels, env, ending, network string
+	var limits, labels, env, ending, network, life string
 	err := from.Scan(&rec.ID, &rec.Key, &rec.State, &rec.Generation, &rec.Driver, &rec.Runtime, &rec.UID, &created,
 		&rec.Nonce, &handle, &limits, &labels, &env, &ending, &rec.Image, &rec.OCIRuntime, &network,
-		&rec.Root, &rec.Tenant, &rec.Face)
+		&rec.Root, &rec.Tenant, &rec.Face, &rec.Open, &rec.Asleep, &life)
 	if err != nil {
 		return sandboxd.SandboxRecord{}, err
 	}
@@ -31,13 +32,16 @@ func scanSandbox(from row) (sandboxd.SandboxRecord, error) {
 		rec.Handle = handle
 	}
 	err = errors.Join(decode(limits, &rec.Limits), decode(labels, &rec.Labels), decode(env, &rec.Env), decode(ending, &rec.LastEnding),
-		decode(network, &rec.Network))
+		decode(network, &rec.Network), decode(life, &rec.Life))
 	return rec, err
 }
 
 // encoded are the columns of a record that are JSON; what is empty is no text.
-func encoded(rec sandboxd.SandboxRecord) (limits, labels, env, ending string, err error) {
-	var errs [4]error
+func encoded(rec sandboxd.SandboxRecord) (limits, labels, env, ending, life string, err error) {
+	var errs [5]error
+	if !reflect.ValueOf(rec.Life).IsZero() {
+		life, errs[4] = encode(rec.Life)
+	}
 	limits, errs[0] = encode(rec.Limits)
 	if len(rec.Labels) > 0 {
 		labels, errs[1] = encode(rec.Labels)
@@ -48,7 +52,7 @@ func encoded(rec sandboxd.SandboxRecord) (limits, labels, env, ending string, er
 	if rec.LastEnding != nil {
 		ending, errs[3] = encode(rec.LastEnding)
 	}
-	return limits, labels, env, ending, errors.Join(errs[:]...)
+	return limits, labels, env, ending, life, errors.Join(errs[:]...)
 }
 
 // blob is b for a column that is never null.
@@ -65,7 +69,8 @@ func (s *sqliteStore) Create(ctx context.Context, rec sandboxd.SandboxRecord, po
 	if err := checkNew(rec); err != nil {
 		return none, false, err
 	}
-	limits, labels, env, ending, err := encoded(rec)
+	rec = normal(rec)
+	limits, labels, env, ending, life, err := encoded(rec)
 	if err != nil {
 		return none, false, err
 	}
@@ -92,7 +97,7 @@ func (s *sqliteStore) Create(ctx context.Context, rec sandboxd.SandboxRecord, po
 		}
 		_, err = tx.StmtContext(ctx, s.in.insertSandbox).ExecContext(ctx, rec.ID, rec.Key, rec.State, rec.Generation, rec.Driver,
 			rec.Runtime, rec.UID, toMicros(rec.CreatedAt), rec.Nonce, blob(rec.Handle), limits, labels, env, ending,
-			rec.Image, rec.OCIRuntime, network, rec.Root, rec.Tenant, rec.Face)
+			rec.Image, rec.OCIRuntime, network, rec.Root, rec.Tenant, rec.Face, rec.Open, rec.Asleep, life)
 		return err
 	})
 	if err != nil {
@@ -256,12 +261,13 @@ func (s *sqliteStore) Update(ctx context.Context, id string, fn func(*sandboxd.S
 		if err := checkChange(was, rec); err != nil {
 			return err
 		}
-		limits, labels, env, ending, err := encoded(rec)
+		rec = normal(rec)
+		limits, labels, env, ending, life, err := encoded(rec)
 		if err != nil {
 			return err
 		}
 		_, err = tx.StmtContext(ctx, s.in.updateSandbox).ExecContext(ctx, id, rec.State, rec.Generation, rec.Driver, rec.Runtime,
-			rec.Nonce, blob(rec.Handle), limits, labels, env, ending, rec.Image)
+			rec.Nonce, blob(rec.Handle), limits, labels, env, ending, rec.Image, rec.Open, rec.Asleep, life)
 		return err
 	})
 	if err != nil {

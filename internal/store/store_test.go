@@ -49,6 +49,17 @@ func TestSQLite(t *testing.T) {
 	storetest.Run(t, func(t *testing.T) sandboxd.HostStore { return open(t, filepath.Join(t.TempDir(), "host.db")) })
 }
 
+func TestSessions(t *testing.T) {
+	storetest.RunSessions(t, func(t *testing.T) storetest.SessionStore {
+		s, err := OpenSQLite(t.Context(), filepath.Join(t.TempDir(), "host.db"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	})
+	storetest.RunSessions(t, func(*testing.T) storetest.SessionStore { return NewMemory() })
+}
+
 func TestMemory(t *testing.T) {
 	storetest.Run(t, func(*testing.T) sandboxd.HostStore { return NewMemory() })
 }
@@ -141,7 +152,9 @@ func TestARecordOfAnEarlierSchemaHasDefaults(t *testing.T) {
 	}
 	db, err := sql.Open("sqlite", path)
 	for _, text := range []string{`alter table sandboxes drop column network_json`, `alter table sandboxes drop column root`,
-		`alter table sandboxes drop column tenant`, `alter table sandboxes drop column face`, `delete from goose_db_version where version_id >= 5`} {
+		`alter table sandboxes drop column tenant`, `alter table sandboxes drop column face`, `alter table sandboxes drop column open`,
+		`alter table sandboxes drop column asleep`, `alter table sandboxes drop column life_json`, `drop table documents`, `drop table sessions`,
+		`update sandboxes set state = 'running'`, `delete from goose_db_version where version_id >= 5`} {
 		if err == nil {
 			_, err = db.Exec(text)
 		}
@@ -156,6 +169,7 @@ func TestARecordOfAnEarlierSchemaHasDefaults(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := rec
+	want.State, want.Open = sandboxd.StateRunning, true
 	want.Network, want.Root, want.Tenant, want.Face = sandboxd.Network{Mode: sandboxd.NetworkNone}, sandboxd.RootReadonly, "", sandboxd.FaceNative
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Fatal(diff)

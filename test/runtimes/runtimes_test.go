@@ -284,9 +284,7 @@ func TestABuildKeepsNobodyFromWorking(t *testing.T) {
 	if p := slow.Preparing; slow.State != sandboxd.StatePreparing || p.State != sandboxd.PreparationWorking || p.Step == 0 || p.Steps < p.Step {
 		t.Errorf("%+v, %+v", slow, p)
 	}
-	if n := s.containers("sandboxd.runtime"); n != 1 {
-		t.Errorf("%d containers build", n)
-	}
+	server.Until(t, "its container is there", 10*time.Second, func() bool { return s.containers("sandboxd.runtime") == 1 })
 	busy := s.rounds(quick.ID)
 	t.Logf("a command takes %s, and %s while an image is built", idle, busy)
 	if busy > 5*idle+100*time.Millisecond {
@@ -315,7 +313,7 @@ func TestABuildKeepsNobodyFromWorking(t *testing.T) {
 		t.Errorf("%v: %s", err, out)
 	}
 	logs, _ := filepath.Glob(filepath.Join(s.data, "runtimes", "*.log"))
-	if len(logs) != 3 {
+	if len(logs) != 2 {
 		t.Errorf("logs %q", logs)
 	}
 }

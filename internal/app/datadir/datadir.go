@@ -38,6 +38,9 @@ const (
 	HostTokenFile = "host-token"
 )
 
+// SessionKeyFile holds the secret from which the tokens of sessions are derived.
+const SessionKeyFile = "session-key"
+
 // APIKeyPrefix begins every API key and no service token.
 const APIKeyPrefix = "sk_"
 
@@ -126,6 +129,13 @@ func (d *Dir) APIKey() (string, error) { return d.secret(TokenFile, APIKeyPrefix
 
 // HostToken is the service token, made at the first start and never again.
 func (d *Dir) HostToken() (string, error) { return d.secret(HostTokenFile, "") }
+
+// SessionKey is the secret behind the tokens of sessions, made at the first start and
+// never again.
+func (d *Dir) SessionKey() ([]byte, error) {
+	key, err := d.secret(SessionKeyFile, "")
+	return []byte(key), err
+}
 
 func (d *Dir) secret(file, prefix string) (string, error) {
 	name := filepath.Join(d.Path, file)

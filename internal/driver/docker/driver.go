@@ -60,7 +60,7 @@ const (
 	labelID         = "sandboxd"
 	labelData       = "sandboxd.data" // which data directory, as a hash
 	labelGeneration = "sandboxd.generation"
-	labelImage      = "sandboxd.image" // of an imported image: its name
+	labelImage      = "sandboxd.image"   // of an imported image: its name
 	labelNetwork    = "sandboxd.network" // name of the network, of one that has a bridge
 )
 

@@ -286,7 +286,7 @@ func (d *Driver) sweepMembers() {
 }
 
 func (d *Driver) sweepOnce() error {
-	found, err := d.engine.list(d.ctx, d.data)
+	found, err := d.engine.list(d.ctx, labelData+"="+d.data)
 	if err != nil {
 		return err
 	}

@@ -88,7 +88,7 @@ func TestADeadMemberIsAMiss(t *testing.T) {
 	defer d.Close()
 	spec := h.Spec(t)
 	warm(t, d, spec, 1)
-	found, err := d.engine.list(t.Context(), d.data)
+	found, err := d.engine.list(t.Context(), labelData+"="+d.data)
 	if err != nil || len(found) != 1 {
 		t.Fatalf("%d containers, %v", len(found), err)
 	}
@@ -136,12 +136,12 @@ func TestMembersOfADeadServer(t *testing.T) {
 	d.Close()
 	d = h.Open(t).(*Driver)
 	defer d.Close()
-	if found, err := d.engine.list(t.Context(), d.data); err != nil || len(found) != 2 {
+	if found, err := d.engine.list(t.Context(), labelData+"="+d.data); err != nil || len(found) != 2 {
 		t.Fatalf("%d containers, %v", len(found), err)
 	}
 	d.KeepReady(0)
 	until(t, "what was nobody's is gone", func() bool {
-		found, err := d.engine.list(t.Context(), d.data)
+		found, err := d.engine.list(t.Context(), labelData+"="+d.data)
 		return err == nil && len(found) == 1
 	})
 	if ids, err := d.List(t.Context()); err != nil || len(ids) != 1 || ids[0] != handed.ID {

@@ -135,7 +135,8 @@ func TestProgressOfLayers(t *testing.T) {
 // An imported image has our label, and no other name is touched.
 func TestImportIsLabelled(t *testing.T) {
 	e := dockertest.Find(t, "runc")
-	d := openDriver(t, e, t.TempDir())
+	dir := t.TempDir()
+	d := openDriver(t, e, dir)
 	defer d.Close()
 	program, err := prober()
 	if err != nil {
@@ -150,14 +151,15 @@ func TestImportIsLabelled(t *testing.T) {
 	if err != nil || seen.Config.Labels[labelImage] != name || !made.Imported || made.Name != name {
 		t.Errorf("made %+v, labels %v, %v", made, seen.Config, err)
 	}
-	b := openBox(t, e, func(s *sandboxd.EnvironmentSpec) { s.Image = name })
-	if r := b.Run("/prober"); r.Exit.Code != 0 {
-		t.Errorf("its program: %+v", r)
+	spec := newSpec(t, dir)
+	spec.Image = name
+	if _, err := d.Start(t.Context(), spec); err != nil {
+		t.Fatal(err)
 	}
 	if err := d.RemoveImage(t.Context(), name); sandboxd.ClassOf(err) != sandboxd.ClassConflict {
 		t.Errorf("remove it while a container has it: %v", err)
 	}
-	if err := b.d.Stop(t.Context(), b.spec.ID); err != nil {
+	if err := d.Stop(t.Context(), spec.ID); err != nil {
 		t.Fatal(err)
 	}
 	if err := d.RemoveImage(t.Context(), name); err != nil {

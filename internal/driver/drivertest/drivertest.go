@@ -65,6 +65,7 @@ func Run(t *testing.T, harness func(t *testing.T) Harness) {
 		{"start and stop of one id at once", testRace},
 		{"command groups", testGroups},
 		{"a pool", testPool},
+		{"samples", testSamples},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			h := harness(t)

@@ -41,6 +41,8 @@ type World struct {
 	mu     sync.Mutex
 	envs   map[string]*environment
 	driver *Driver // the newest; it hears the events
+
+	samples int
 }
 
 type environment struct {
@@ -50,6 +52,7 @@ type environment struct {
 	ready  bool
 	gone   chan struct{} // closed when it ended
 	ending *sandboxd.Ending
+	used   sandboxd.Sample // under World.mu
 }
 
 // handle is the persisted form.

@@ -60,7 +60,7 @@ func Run(t *testing.T, harness Harness) {
 	groups := []struct {
 		name  string
 		cases []testCase
-	}{{"lifecycle", lifecycleCases}, {"commands", commandCases}, {"files", fileCases}, {"network", networkCases}, {"ports", portCases}}
+	}{{"lifecycle", lifecycleCases}, {"commands", commandCases}, {"files", fileCases}, {"network", networkCases}, {"ports", portCases}, {"lifetimes", lifetimeCases}}
 	for _, group := range groups {
 		t.Run(group.name, func(t *testing.T) {
 			for _, tc := range group.cases {

@@ -268,12 +268,27 @@ func deleteStates(s *suite) {
 func ceiling(s *suite) {
 	s.open(sandboxd.OpenRequest{Key: "holder-one"})
 	two := s.open(sandboxd.OpenRequest{Key: "holder-two"})
-	_, _, err := s.host.Open(s.ctx, sandboxd.OpenRequest{Key: "late"})
+	_, _, err := s.host.Open(s.ctx, sandboxd.OpenRequest{Key: "late", WaitS: new(sandboxd.Seconds)})
 	s.wants(err, sandboxd.ClassCapacity)
+	var e *sandboxd.Error
+	if !errors.As(err, &e) || e.Ceiling == nil || *e.Ceiling != (sandboxd.Ceiling{Name: sandboxd.CeilingRunning, Held: 2, Limit: 2}) || e.RetryS <= 0 {
+		s.Fatalf("the error does not say which ceiling: %+v", e)
+	}
 	if !strings.Contains(err.Error(), "holder-one") || !strings.Contains(err.Error(), "holder-two") {
 		s.Fatalf("the error does not name the holders: %v", err)
 	}
+	all, err := s.host.List(s.ctx, "late")
+	s.must(err)
+	if len(all) != 0 {
+		s.Fatalf("a refused opening left %+v", all)
+	}
+	waits := make(chan error, 1)
+	go func() {
+		_, _, err := s.host.Open(s.ctx, sandboxd.OpenRequest{Key: "late"})
+		waits <- err
+	}()
 	s.must(s.host.Delete(s.ctx, two.ID))
+	s.must(<-waits) // a place became free
 	sb, _, err := s.host.Open(s.ctx, sandboxd.OpenRequest{Key: "late"})
 	s.must(err)
 	if sb.State != sandboxd.StateRunning {

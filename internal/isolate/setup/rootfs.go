@@ -123,8 +123,19 @@ func list(dir int, name string) ([]string, error) {
 	return f.Readdirnames(-1)
 }
 
-func openIn(dir int, name string, flags uint64) (int, error) {
-	return unix.Openat2(dir, name, &unix.OpenHow{Flags: flags | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS})
+// lookups bounds how often a name is looked up: while somebody on the machine renames
+// or mounts anything, the kernel cannot tell whether ".." has left the root, and wants
+// to be asked again.
+const lookups = 1000
+
+func openIn(dir int, name string, flags uint64) (fd int, err error) {
+	for range lookups {
+		fd, err = unix.Openat2(dir, name, &unix.OpenHow{Flags: flags | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS})
+		if err != unix.EAGAIN && err != unix.EINTR {
+			break
+		}
+	}
+	return fd, err
 }
 
 // show makes name of the source visible at to: a link as a link, the rest as a

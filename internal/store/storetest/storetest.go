@@ -33,6 +33,7 @@ func Run(t *testing.T, open func(t *testing.T) sandboxd.HostStore) {
 		"NotFound":           notFound,
 		"Commands":           commands,
 		"FirstEndingWins":    firstEndingWins,
+		"Documents":          documents,
 		"NothingIsShared":    nothingIsShared,
 		"CancelledAndClosed": cancelledAndClosed,
 	} {
@@ -134,6 +135,10 @@ func full(key string) sandboxd.SandboxRecord {
 	rec.Nonce = "nonce"
 	rec.Image, rec.OCIRuntime = "registry.example/team/tools:1", "runsc"
 	rec.Root, rec.Tenant, rec.Face = sandboxd.RootWritable, "acme", sandboxd.FaceSessions
+	rec.Open, rec.Asleep = true, true
+	moment := sandboxd.Moment{Wall: time.Now().UTC().Truncate(time.Microsecond), Boot: sandboxd.BootTime{ID: "a boot", Since: 7 * time.Hour}}
+	rec.Life = sandboxd.Life{Worked: moment, Reason: "cpu", Detail: "3 % of a core", Used: moment, Ended: moment,
+		Holds: []sandboxd.HeldHold{{ID: "h", Reason: "a build", From: moment, For: time.Hour}}}
 	rec.Generation = 7
 	rec.LastEnding = &sandboxd.Ending{Cause: sandboxd.CauseMemory, ExitCode: &code, Signal: "SIGKILL", WallS: 1.25, At: time.Now().UTC()}
 	return rec
@@ -160,6 +165,7 @@ func roundTrip(t *testing.T, s sandboxd.HostStore) {
 	want.Image = "registry.example/team/tools:2"
 	want.Handle, want.Nonce, want.LastEnding, want.Env, want.Labels = nil, "", nil, nil, nil
 	want.Limits.PIDs = 9
+	want.Open, want.Asleep, want.Life = false, false, sandboxd.Life{}
 	got, err = s.Update(t.Context(), want.ID, func(r *sandboxd.SandboxRecord) error { *r = want; return nil })
 	if err != nil {
 		t.Fatal(err)
@@ -175,6 +181,25 @@ func roundTrip(t *testing.T, s sandboxd.HostStore) {
 		t.Fatal(err)
 	}
 	same(t, "list", list, []sandboxd.SandboxRecord{want, second})
+}
+
+func documents(t *testing.T, s sandboxd.HostStore) {
+	for _, want := range []string{"one", "{\"two\": 2}\x00"} {
+		if err := s.PutDocument(t.Context(), "name", []byte(want)); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := s.Document(t.Context(), "name"); err != nil || string(got) != want {
+			t.Fatalf("%q, %v; want %q", got, err, want)
+		}
+	}
+	if err := s.PutDocument(t.Context(), "name", nil); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"name", "never"} {
+		if got, err := s.Document(t.Context(), name); err != nil || got != nil {
+			t.Fatalf("%s: %q, %v; want nothing", name, got, err)
+		}
+	}
 }
 
 func oneKeyOneSandbox(t *testing.T, s sandboxd.HostStore) {

@@ -1,0 +1,102 @@
+package cli
+
+import (
+	"fmt"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+
+	"sandboxd"
+)
+
+// peerSettings are the names that another service of the sessions wire has for settings of
+// ours, so that its environment starts this one. An empty value is "none" there.
+var peerSettings = []struct{ theirs, ours, empty string }{
+	{"SANDBOXD_MAX_SESSIONS", "SANDBOXD_MAX_SANDBOXES", "1000000"},
+	{"SANDBOXD_MAX_OPEN_SESSIONS", "SANDBOXD_MAX_OPEN", "none"},
+	{"SANDBOXD_MAX_SESSIONS_PER_TENANT", "SANDBOXD_MAX_PER_TENANT", "none"},
+	{"SANDBOXD_CONTAINER_TTL", "SANDBOXD_ENVIRONMENT_TTL", "none"},
+}
+
+// fixedSettings are those of its names that have one value here. "*" takes any: what it
+// would change does not exist.
+var fixedSettings = map[string]string{
+	"SANDBOXD_WORK_DIR":         sandboxd.WorkDir,
+	"SANDBOXD_MAX_WORKERS":      "*",
+	"SANDBOXD_CLEANUP_INTERVAL": "*",
+	"SANDBOXD_UI_ENABLED":       "*", // the console has its own listener
+}
+
+// adoptPeers is p with the settings of a server under our names. Other commands do not
+// read the names of others.
+func adoptPeers(p Process) (Process, error) {
+	if !slices.Contains(p.Args, "serve") && !slices.Contains(p.Args, "host") {
+		return p, nil
+	}
+	set := map[string]string{}
+	var kept []string
+	for _, entry := range p.Environ {
+		name, value, _ := strings.Cut(entry, "=")
+		set[name] = value
+		if !isPeers(name, value) {
+			kept = append(kept, entry)
+		}
+	}
+	add := func(theirs, ours, value string) error {
+		if own, given := set[ours]; given && own != "" && own != value {
+			return usageError{fmt.Sprintf("%s and %s are one setting and have two values", theirs, ours), "unset one of them"}
+		}
+		kept = append(kept, ours+"="+value)
+		return nil
+	}
+	for _, row := range peerSettings {
+		value, given := set[row.theirs]
+		if !given {
+			continue
+		}
+		if value = strings.TrimSpace(value); value == "" {
+			value = row.empty
+		}
+		if err := add(row.theirs, row.ours, value); err != nil {
+			return p, err
+		}
+	}
+	for name, only := range fixedSettings {
+		if value, given := set[name]; given && only != "*" && strings.TrimSpace(value) != only {
+			return p, usageError{fmt.Sprintf("%s can only be %s here", name, only), "unset it"}
+		}
+	}
+	host, port := set["SANDBOXD_HOST"], set["SANDBOXD_PORT"]
+	if !isPort(port) {
+		port = "" // Kubernetes makes a variable of this name for a Service
+	}
+	if host != "" || port != "" {
+		if host == "" {
+			host = "127.0.0.1"
+		}
+		if port == "" {
+			port = "8080"
+		}
+		if err := add("SANDBOXD_HOST with SANDBOXD_PORT", "SANDBOXD_HOST_LISTEN", net.JoinHostPort(host, port)); err != nil {
+			return p, err
+		}
+	}
+	p.Environ = kept
+	return p, nil
+}
+
+func isPeers(name, value string) bool {
+	for _, row := range peerSettings {
+		if row.theirs == name {
+			return true
+		}
+	}
+	_, fixed := fixedSettings[name]
+	return fixed || name == "SANDBOXD_HOST" || name == "SANDBOXD_PORT" && isPort(value)
+}
+
+func isPort(text string) bool {
+	n, err := strconv.ParseUint(strings.TrimSpace(text), 10, 16)
+	return err == nil && n <= 65535
+}

@@ -1,0 +1,69 @@
+package docker
+
+import (
+	"context"
+	"encoding/json"
+	"time"
+
+	"github.com/moby/moby/api/types/container"
+	"github.com/moby/moby/client"
+
+	"sandboxd"
+)
+
+var _ sandboxd.Sampler = (*Driver)(nil)
+
+// Sample is sandboxd.Sampler's. The engine counts for runc and gVisor alike; what is
+// read and written is what reached a disk or a network.
+func (d *Driver) Sample(ctx context.Context, id string) (sandboxd.Sample, error) {
+	e, err := d.running(id)
+	if err != nil {
+		return sandboxd.Sample{}, err
+	}
+	d.mu.Lock()
+	name := e.container
+	d.mu.Unlock()
+	stats, err := d.engine.stats(ctx, name)
+	if err != nil {
+		if _, gone := d.running(id); gone != nil {
+			return sandboxd.Sample{}, gone
+		}
+		return sandboxd.Sample{}, err
+	}
+	s := sandboxd.Sample{CPU: time.Duration(stats.CPUStats.CPUUsage.TotalUsage)}
+	for _, n := range stats.Networks {
+		s.IOBytes += int64(n.RxBytes + n.TxBytes)
+	}
+	for _, n := range stats.BlkioStats.IoServiceBytesRecursive {
+		if n.Op == "read" || n.Op == "write" || n.Op == "Read" || n.Op == "Write" { // versions 2 and 1
+			s.IOBytes += int64(n.Value)
+		}
+	}
+	memory := int64(stats.MemoryStats.Usage)
+	for _, field := range []string{"total_inactive_file", "inactive_file"} { // versions 1 and 2
+		if cache, ok := stats.MemoryStats.Stats[field]; ok {
+			memory -= int64(cache)
+			break
+		}
+	}
+	memory = max(0, memory)
+	limit, pids := e.limits.MemoryBytes, int64(stats.PidsStats.Current)
+	s.MemoryBytes, s.MemoryLimit, s.PIDs = &memory, &limit, &pids
+	if _, err := d.running(id); err != nil {
+		return sandboxd.Sample{}, err
+	}
+	return s, nil
+}
+
+// stats reads the counters of a container once.
+func (e *engine) stats(ctx context.Context, name string) (stats container.StatsResponse, err error) {
+	err = e.call(ctx, func(ctx context.Context) error {
+		res, err := e.api.ContainerStats(ctx, name, client.ContainerStatsOptions{})
+		if err != nil {
+			return err
+		}
+		defer res.Body.Close()
+		return json.NewDecoder(res.Body).Decode(&stats)
+	})
+	return stats, err
+}

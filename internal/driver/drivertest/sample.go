@@ -1,0 +1,41 @@
+package drivertest
+
+import (
+	"testing"
+
+	"sandboxd"
+	"sandboxd/internal/captest"
+)
+
+// testSamples asks for counters: they only grow, and end with the environment.
+func testSamples(t *testing.T, f *fixture) {
+	sampler, ok := f.d.(sandboxd.Sampler)
+	captest.Need(t, "driver-samples", ok, "the driver measures nothing")
+	if _, err := sampler.Sample(t.Context(), sandboxd.NewID()); sandboxd.ClassOf(err) != sandboxd.ClassGone {
+		t.Errorf("of nobody: %v", err)
+	}
+	spec, _ := f.mustStart()
+	first, err := sampler.Sample(t.Context(), spec.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	Attach(t, f.d, spec.ID).Run("echo", "hello")
+	second, err := sampler.Sample(t.Context(), spec.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if first.CPU < 0 || second.CPU < first.CPU || second.IOBytes < first.IOBytes {
+		t.Errorf("%+v, then %+v", first, second)
+	}
+	for _, n := range []*int64{second.MemoryBytes, second.MemoryLimit, second.PIDs} {
+		if n != nil && *n < 0 {
+			t.Errorf("%+v", second)
+		}
+	}
+	if err := f.d.Stop(t.Context(), spec.ID); err != nil {
+		t.Fatal(err)
+	}
+	if s, err := sampler.Sample(t.Context(), spec.ID); sandboxd.ClassOf(err) != sandboxd.ClassGone {
+		t.Errorf("after the stop: %+v, %v", s, err)
+	}
+}

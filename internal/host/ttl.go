@@ -1,0 +1,111 @@
+package host
+
+import (
+	"context"
+	"time"
+
+	"sandboxd"
+	"sandboxd/internal/clock"
+)
+
+// sweepTTL deletes closed sandboxes whose files nobody used for the policy's time. It
+// starts nothing and takes no place. Of what is overdue by a clock.Leap one goes in
+// each sweep, so that a wrong clock costs one and not all before it is seen.
+func (h *Host) sweepTTL(policy sandboxd.Policy) {
+	if policy.WorkspaceTTLS == nil {
+		return
+	}
+	recs, err := h.store.List(h.ctx)
+	if err != nil {
+		if h.ctx.Err() == nil {
+			h.log.Error("sandboxes are not looked through for old ones", "err", err)
+		}
+		return
+	}
+	ttl, leapt := policy.WorkspaceTTLS.Duration(), false
+	for _, rec := range recs {
+		if rec.Open || rec.State != sandboxd.StateCold {
+			continue
+		}
+		age, known := h.unused(rec)
+		if !known {
+			h.stampUsed(rec.ID)
+			continue
+		}
+		if age < ttl || age-ttl > clock.Leap && leapt {
+			continue
+		}
+		leapt = leapt || age-ttl > clock.Leap
+		if err := h.purge(rec.ID, ttl); err != nil && h.ctx.Err() == nil {
+			h.log.Error("an old sandbox is not deleted", "sandbox", rec.ID, "key", rec.Key, "err", err)
+		}
+	}
+}
+
+// unused is for how long nobody used a sandbox; known is false for one of which
+// nothing was ever noted, as it was made by an older server.
+func (h *Host) unused(rec sandboxd.SandboxRecord) (age time.Duration, known bool) {
+	if rec.Life.Used.Wall.IsZero() {
+		return 0, false
+	}
+	age = clock.Elapsed(rec.Life.Used, h.clock())
+	h.mu.Lock()
+	b := h.boxes[rec.ID]
+	h.mu.Unlock()
+	if b != nil { // somebody may have had its files since
+		if used := b.pulse.usedHere.Load(); used > 0 {
+			age = min(age, time.Duration(h.uptime()-used))
+		}
+	}
+	return age, true
+}
+
+func (h *Host) stampUsed(id string) {
+	_, err := h.store.Update(h.ctx, id, func(r *sandboxd.SandboxRecord) error {
+		r.Life.Used = h.clock()
+		return nil
+	})
+	if err != nil && h.ctx.Err() == nil {
+		h.log.Error("when a sandbox was used is not stored", "sandbox", id, "err", err)
+	}
+}
+
+// purge deletes a sandbox if it is still closed and unused.
+func (h *Host) purge(id string, ttl time.Duration) error {
+	return h.deleteIf(h.ctx, id, func(r *sandboxd.SandboxRecord) error {
+		if age, known := h.unused(*r); r.Open || r.State != sandboxd.StateCold || !known || age < ttl {
+			return errUsed
+		}
+		h.log.Warn("deleted: nobody used its files", "sandbox", r.ID, "key", r.Key, "workspace_ttl", ttl)
+		return nil
+	})
+}
+
+// errUsed is of a purge that somebody was quicker than.
+var errUsed error = sandboxd.Errorf(sandboxd.ClassConflict, "the sandbox was used meanwhile")
+
+// Delete implements sandboxd.Host. The record says deleting and the place is free
+// when it returns; the rest follows, and reconcile ends what a crash interrupts.
+func (h *Host) Delete(ctx context.Context, id string) error {
+	return h.deleteIf(ctx, id, func(*sandboxd.SandboxRecord) error { return nil })
+}
+
+// deleteIf deletes a sandbox of which may, looking at its record, has nothing to say.
+func (h *Host) deleteIf(ctx context.Context, id string, may func(*sandboxd.SandboxRecord) error) error {
+	rec, err := h.record(ctx, id)
+	if err != nil {
+		return err
+	}
+	b := h.boxOf(rec)
+	if err := h.acceptDelete(ctx, b, may); err != nil {
+		if err == errUsed {
+			return nil
+		}
+		return err
+	}
+	h.gate.Close(id)
+	h.shareRoom()
+	b.abort()
+	h.spawn(func() { h.finishDelete(b) })
+	return nil
+}

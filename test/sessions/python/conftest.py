@@ -1,0 +1,68 @@
+"""What the tests of both generations share: where the host is, and how to restart it."""
+
+import json
+import os
+import urllib.request
+
+import pytest
+
+URL = os.environ["SESSIONS_URL"]
+TOKEN = os.environ["SESSIONS_TOKEN"]
+
+
+def call(method, path, body=None, token=TOKEN):
+    """One request without the client: status and body, decoded if it is JSON."""
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(URL + path, data=data, method=method, headers={"X-Sandbox-Token": token})
+    try:
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            status, text = answer.status, answer.read()
+    except urllib.error.HTTPError as error:
+        status, text = error.code, error.read()
+    try:
+        return status, json.loads(text)
+    except ValueError:
+        return status, text.decode()
+
+
+@pytest.fixture(params=["term", "kill"])
+def restart(request):
+    """Ends the host and starts it again, as an operator does and as a crash does."""
+
+    def do():
+        with urllib.request.urlopen(f"{os.environ['SESSIONS_CONTROL']}/{request.param}", data=b"", timeout=60) as answer:
+            assert answer.status == 204
+
+    return do
+
+
+@pytest.fixture
+def policy():
+    """Changes the policy for one test."""
+    _, before = call("GET", "/policy")
+    changed = set()
+
+    def put(**fields):
+        changed.update(fields)
+        status, body = call("PUT", "/policy", fields)
+        assert status == 200, body
+        return body
+
+    yield put
+    if changed:
+        status, body = call("PUT", "/policy", {name: before.get(name) for name in changed})
+        assert status == 200, body
+
+
+@pytest.fixture
+def anyio_backend():
+    return "asyncio"
+
+
+@pytest.fixture(autouse=True)
+def nothing_left():
+    """Every session that a test leaves is deleted with its files."""
+    yield
+    _, listed = call("GET", "/sessions")
+    for session in listed["sessions"]:
+        call("DELETE", f"/sessions/{session['session_id']}?purge=true")

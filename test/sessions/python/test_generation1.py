@@ -1,0 +1,144 @@
+"""The first generation: RemoteSandbox and WorkspaceArchive, as published."""
+
+import base64
+import threading
+
+import pytest
+from conftest import TOKEN, URL, call
+from pydantic_ai_backends.remote import RemoteSandbox, WorkspaceArchive
+from pydantic_ai_backends.remote.client import WorkspaceArchiveError
+
+
+def sandbox(session_id=None, **more):
+    return RemoteSandbox(URL, token=TOKEN, session_id=session_id, **more)
+
+
+def test_c1_files_and_commands(restart):
+    box = sandbox()
+    assert box.execute("echo out; echo err >&2; exit 3").exit_code == 3
+    assert box.execute("echo out; echo err >&2").output.split() == ["out", "err"]
+    assert box.write("dir/text.txt", "one\ntwo\nthree\n").path == "/workspace/dir/text.txt"
+    restart()
+    assert box.read("dir/text.txt") == "one\ntwo\nthree"
+    assert box.read("dir/text.txt", offset=1, limit=1) == "two\n\n[... 1 more lines. Use offset=2 to read more.]"
+    assert box.read("dir/text.txt", offset=9) == "[End of file]"
+    assert box.read("missing") == "Error: File 'missing' not found"
+    raw = bytes(range(256)) * 1000
+    assert box.write("/workspace/raw", raw).error is None
+    assert box.read_bytes("raw") == raw
+    assert box.read_bytes("missing") == b""
+    assert box.exists("raw") and not box.exists("dir") and not box.exists("missing")
+    edited = box.edit("dir/text.txt", "two", "2")
+    assert (edited.path, edited.occurrences, edited.error) == ("/workspace/dir/text.txt", 1, None)
+    assert box.edit("dir/text.txt", "nowhere", "x").error == "String 'nowhere' not found in file"
+    assert box.execute("cat dir/text.txt").output == "one\n2\nthree\n"
+    assert [(e["name"], e["is_dir"]) for e in box.ls_info(".")] == [("dir", True), ("raw", False)]
+    assert box.ls_info("missing") == []
+    assert [e["path"] for e in box.glob_info("**/*.txt")] == ["dir/text.txt"]
+    assert [e["path"] for e in box.glob_info("*.txt", "/workspace")] == ["/workspace/dir/text.txt"]
+    hits = box.grep_raw("^2$")
+    assert [(h["path"], h["line_number"], h["line"]) for h in hits] == [("./dir/text.txt", 2, "2")]
+    assert box.grep_raw("nothing like it") == []
+    assert isinstance(box.grep_raw("[", "dir"), str)
+    # What lies outside the workspace is the sandbox's.
+    assert box.write("/tmp/elsewhere/f", "tmp").path == "/tmp/elsewhere/f"
+    assert box.read("/tmp/elsewhere/f") == "tmp" and box.exists("/tmp/elsewhere/f")
+    assert [e["name"] for e in box.ls_info("/tmp/elsewhere")] == ["f"]
+    assert box.execute("sleep 9", timeout=1).exit_code == 124
+    assert box.is_alive()
+    usage = box.resource_usage()
+    assert usage is not None
+    box.stop()
+    assert not box.is_alive()
+    assert box.read("dir/text.txt") == "one\n2\nthree"  # the same object again
+    box.stop(purge=True)
+    assert call("POST", "/sessions", {"session_id": box.session_id, "attach": True})[0] == 404
+
+
+def test_c2_reuse_from_a_second_process(restart):
+    first = sandbox("conversation-1")
+    first.write("note", "mine")
+    with pytest.raises(RuntimeError, match="HTTP 409.*Session exists: conversation-1"):
+        sandbox("conversation-1").start()
+    restart()
+    second = sandbox("conversation-1", reuse=True)
+    second.start()
+    assert second.read("note") == "mine"
+    assert second._session_token == first._session_token
+    assert first.execute("cat note").output == "mine"
+    status, body = call("POST", "/sessions", {"session_id": "conversation-1", "reuse": True, "runtime": "other"})
+    assert status == 400 and body["detail"].startswith("Unknown runtime 'other'. Allowed: ")
+
+
+def test_c3_stored_files(restart):
+    archive = WorkspaceArchive(URL, token=TOKEN)
+    with pytest.raises(WorkspaceArchiveError) as never:
+        archive.ls("never-opened")
+    assert never.value.status_code == 404 and "No workspace for session: never-opened" in str(never.value)
+    box = sandbox("stored")
+    raw = b"\x89PNG\r\n\x1a\n\x00\xff"
+    box.write("uploads/chart.png", raw)
+    box.write("uploads/notes.md", "# notes\nline\n")
+    box.execute("ln -s /etc/passwd uploads/planted; ln -s ../.. uploads/up; head -c 9000000 /dev/zero > uploads/big")
+    restart()
+    for closed in (False, True):
+        if closed:
+            box.stop()
+        rows = archive.ls("stored", "uploads")
+        assert [(r["name"], r["size"]) for r in rows] == [("big", 9000000), ("chart.png", len(raw)), ("notes.md", 13)]
+        assert all(r["modified_at"].endswith("+00:00") for r in rows)
+        assert archive.read("stored", "/workspace/uploads/notes.md") == "# notes\nline"
+        assert archive.read_bytes("stored", "uploads/chart.png") == raw
+        for path, status, text in [
+            ("uploads/planted", 400, "outside the workspace"),
+            ("uploads/up", 400, "outside the workspace"),
+            ("../../etc/passwd", 400, "outside the workspace"),
+            ("/etc/passwd", 404, "No such file: etc/passwd"),
+            ("uploads/big", 400, "File is 9000000 bytes, over the 8388608-byte read limit"),
+            ("uploads", 404, "No such file: uploads"),
+        ]:
+            with pytest.raises(WorkspaceArchiveError) as refused:
+                archive.read_bytes("stored", path)
+            assert refused.value.status_code == status and text in str(refused.value), path
+        with pytest.raises(WorkspaceArchiveError, match="Binary File"):
+            archive.read("stored", "uploads/chart.png")
+    assert call("GET", "/sessions")[1]["sessions"] == []
+    call("DELETE", "/sessions/stored?purge=true")
+
+
+def test_c9_tenants_under_a_burst(restart, policy):
+    policy(max_sessions_per_tenant=3)
+    outcomes = []
+
+    def open_one():
+        try:
+            box = sandbox(tenant="acme")
+            box.start()
+            outcomes.append(box)
+        except RuntimeError as error:
+            outcomes.append(str(error))
+
+    threads = [threading.Thread(target=open_one) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    opened = [o for o in outcomes if not isinstance(o, str)]
+    refused = [o for o in outcomes if isinstance(o, str)]
+    assert len(opened) == 3 and len(refused) == 5
+    assert all("HTTP 429" in text and "Tenant 'acme' already holds 3 of 3 sessions." in text for text in refused), refused
+    restart()
+    assert opened[0].execute("echo still").output == "still\n"
+    with pytest.raises(RuntimeError, match="already holds 3 of 3"):
+        sandbox(tenant="acme").start()
+    other = sandbox(tenant="other")
+    other.start()
+    assert other.is_alive()
+
+
+def test_c11_the_stored_token_outlasts_the_host(restart):
+    box = sandbox("kept")
+    box.write("f", "x")
+    token = box._session_token
+    restart()
+    assert call("POST", "/sessions/kept/read_bytes", {"path": "f"}, token) == (200, {"content_b64": base64.b64encode(b"x").decode()})

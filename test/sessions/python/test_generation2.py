@@ -1,0 +1,224 @@
+"""The second generation: SandboxdWorkspace and WorkspaceArchive, as published."""
+
+import asyncio
+import time
+import uuid
+
+import anyio
+import httpx
+import pytest
+from conftest import TOKEN, URL, call
+from pydantic_ai.workspaces import WorkspaceRef, WorkspaceUnavailableError
+from pydantic_ai.workspaces.conformance import WorkspaceBackendSuite
+from pydantic_ai.workspaces.protocol import WorkspaceOutputLimitError, WorkspaceTimeoutError
+from pydantic_ai_backends.remote.archive import WorkspaceArchive
+from pydantic_ai_backends.workspaces import SandboxdWorkspace
+
+pytestmark = pytest.mark.anyio
+
+
+def workspace(**more):
+    return SandboxdWorkspace(service_url=URL, token=TOKEN, **more)
+
+
+def named(name=None):
+    return workspace(session_name=name or f"named-{uuid.uuid4().hex[:8]}")
+
+
+class TestC4Conformance(WorkspaceBackendSuite):
+    """Every rule of Pydantic AI's own suite."""
+
+    @pytest.fixture
+    async def backend(self):
+        backend = workspace().backend()
+        yield backend
+        if backend.ref is not None:
+            await workspace().destroy(backend.ref)
+
+    @pytest.fixture
+    def fresh_backend(self):
+        return lambda: workspace().backend()
+
+    @pytest.fixture
+    def attach_backend(self):
+        return lambda ref: workspace().backend(ref)
+
+    @pytest.fixture
+    def destroy_environment(self):
+        async def destroy(backend):
+            await workspace().destroy(backend.ref)
+
+        return destroy
+
+
+async def test_c5_cancellation_ends_the_tree(restart):
+    backend = named().backend()
+    await backend.run(["true"])
+    beat = "while :; do date +%s%N > beat; sleep 0.1; done"
+    with anyio.move_on_after(1.5):
+        await backend.run(["sh", "-c", f"setsid sh -c '{beat}' & {beat}"], timeout=60)
+    await anyio.sleep(0.3)
+    last = (await backend.run(["cat", "beat"])).stdout
+    await anyio.sleep(0.5)
+    assert (await backend.run(["cat", "beat"])).stdout == last, "something still runs"
+    # The transport breaks, with the host, and the run is stopped by what is stored of it.
+    run_id = uuid.uuid4().hex
+    path, token = f"/sessions/{backend.ref.id}", backend._session.token
+    body = {"argv": ["sh", "-c", beat], "env": {}, "timeout_seconds": None, "run_id": run_id}
+    async with httpx.AsyncClient(base_url=URL, headers={"X-Sandbox-Token": token}) as client:
+        pending = asyncio.create_task(client.post(f"{path}/run", json=body, timeout=60))
+        await anyio.sleep(1)
+        await anyio.to_thread.run_sync(restart)
+        with pytest.raises(httpx.HTTPError):
+            await pending
+        for _ in range(2):
+            assert (await client.post(f"{path}/runs/{run_id}/stop", timeout=10)).status_code == 204
+        last = (await backend.run(["cat", "beat"])).stdout
+        await anyio.sleep(0.5)
+        assert (await backend.run(["cat", "beat"])).stdout == last
+        early = uuid.uuid4().hex
+        assert (await client.post(f"{path}/runs/{early}/stop")).status_code == 204
+        answer = await client.post(f"{path}/run", json={**body, "run_id": early}, timeout=60)
+        assert answer.status_code == 200 and answer.json()["exit_code"] == 143
+
+
+async def test_c6_limits(restart, policy):
+    backend = named().backend()
+    with pytest.raises(WorkspaceTimeoutError, match="after 0.5 seconds"):
+        await backend.run(["sleep", "9"], timeout=0.5)
+    policy(execute_timeout=1)
+    fresh = workspace().backend(backend.ref)
+    await anyio.to_thread.run_sync(restart)
+    with pytest.raises(WorkspaceTimeoutError, match="reached the sandbox's time limit"):
+        await fresh.run(["sleep", "9"], timeout=600)
+    policy(execute_timeout=300)
+    exact = await backend.run(["sh", "-c", "head -c 5242880 /dev/zero | tr '\\0' a; head -c 5242880 /dev/zero | tr '\\0' b >&2"])
+    assert len(exact.stdout) == len(exact.stderr) == 5242880
+    with pytest.raises(WorkspaceOutputLimitError) as limited:
+        await backend.run(["sh", "-c", "head -c 10485761 /dev/zero | tr '\\0' a"])
+    assert limited.value.limit == 10485760 and limited.value.stdout == "a" * 65536
+
+
+async def test_c7_attach_and_destroy(restart, policy):
+    capability = named()
+    backend = capability.backend()
+    await backend.write_bytes("/workspace/kept", b"kept")
+    ref = backend.ref
+    assert call("DELETE", f"/sessions/{ref.id}", token=backend._session.token)[0] == 204
+    await anyio.to_thread.run_sync(restart)
+    again = workspace().backend(ref)
+    assert await again.read_bytes("/workspace/kept") == b"kept"
+    assert (await again.run(["cat", "kept"])).stdout == "kept"
+    # At full capacity it can still be destroyed, twice, and is then gone.
+    policy(max_sessions=1)
+    await capability.destroy(ref)
+    await capability.destroy(ref)
+    with pytest.raises(WorkspaceUnavailableError):
+        await workspace().backend(ref).run(["true"])
+
+
+async def test_c8_a_missing_session_is_no_missing_route():
+    assert call("POST", "/sessions/x/exec-of-old", {}) == (404, {"detail": "Not Found"})
+    assert call("GET", "/sessions/x") == (404, {"detail": "No such session: x"})
+    status, index = call("GET", "/", token="")
+    assert status == 200 and {"/sessions/{session_id}/run", "/sessions/{session_id}/runs/{run_id}/stop"} <= set(index["endpoints"])
+    assert "/ui" not in index["endpoints"] and index["version"]
+
+
+async def test_c10_one_name_opened_by_many(restart):
+    name = f"shared-{uuid.uuid4().hex[:8]}"
+    backends = [named(name).backend() for _ in range(5)]
+    async with anyio.create_task_group() as group:
+        for backend in backends:
+            group.start_soon(backend.run, ["true"])
+    assert len({b._session.token for b in backends}) == 1
+    await anyio.to_thread.run_sync(restart)
+    late = named(name).backend()
+    assert (await late.run(["pwd", "-P"])).stdout == "/workspace\n"
+    assert late._session.token == backends[0]._session.token
+
+
+async def test_c11_running_sandboxes_outlast_the_host(restart):
+    backend = named().backend()
+    await backend.run(["sh", "-c", "nohup sleep 60 >/dev/null 2>&1 & echo $! > pid; echo x > /tmp/mark"])
+    ref, session = backend.ref, backend._session
+    await anyio.to_thread.run_sync(restart)
+    assert (await backend.run(["sh", "-c", "kill -0 $(cat pid) && cat /tmp/mark"])).stdout == "x\n"
+    attached = workspace().backend(WorkspaceRef(provider=ref.provider, id=ref.id))
+    assert (await attached.run(["cat", "/tmp/mark"])).stdout == "x\n"
+    assert attached._session.token == session.token
+
+
+async def test_c12_policy_from_an_operators_script(restart, policy):
+    shown = policy(max_read_bytes=1000, max_sessions_per_tenant=7)
+    assert (shown["max_read_bytes"], shown["max_sessions_per_tenant"]) == (1000, 7)
+    assert call("PUT", "/policy", {"max_read_bytes": 5, "network_mode": "host"})[0] == 422
+    backend = named().backend()
+    await backend.write_bytes("/workspace/larger", b"x" * 2000)  # by the shell
+    assert await backend.read_bytes("/workspace/larger") == b"x" * 2000
+    await anyio.to_thread.run_sync(restart)
+    assert call("GET", "/policy")[1]["max_read_bytes"] == 1000, "a change outlasts a restart here"
+
+
+async def test_c13_arguments(restart):
+    backend = named().backend()
+    result = await backend.run(["sh", "-c", 'printf "%s|" "$CITY" "$EMPTY" "$EQ"', "x"], env={"CITY": "Zürich ☃", "EMPTY": "", "EQ": "a=b=c"})
+    assert result.stdout == "Zürich ☃||a=b=c|"
+    await anyio.to_thread.run_sync(restart)
+    odd = ["a\nb", "it's", '"q"', "", "$HOME", "\\", "ü" * 50_000]
+    result = await backend.run(["sh", "-c", 'printf "%s\\0" "$@"', "x", *odd])
+    assert result.stdout.split("\0")[:-1] == odd
+    with pytest.raises(httpx.HTTPStatusError) as refused:
+        await backend.run(["echo", "a\0b"])
+    assert 400 <= refused.value.response.status_code < 500
+
+
+async def test_c14_many_sleepers_hold_up_nobody(policy):
+    policy(max_sessions=60)
+    backend = named().backend()
+    await backend.run(["true"])
+    token, path = backend._session.token, f"/sessions/{backend.ref.id}"
+    limits = httpx.Limits(max_connections=200)
+    async with httpx.AsyncClient(base_url=URL, headers={"X-Sandbox-Token": TOKEN}, limits=limits, timeout=60) as client:
+
+        async def slowest(stops):
+            spent = []
+            for i in range(300):
+                began = time.perf_counter()
+                for route in ("/policy", "/sessions"):
+                    assert (await client.get(route)).status_code == 200
+                if stops:
+                    assert (await client.post(f"{path}/runs/{uuid.uuid4().hex}/stop")).status_code == 204
+                spent.append(time.perf_counter() - began)
+            return sorted(spent)[-3]
+
+        ratios = []
+        for _ in range(4):
+            idle = await slowest(True)
+            runs = [uuid.uuid4().hex for _ in range(40)]
+            tasks = [
+                asyncio.create_task(client.post(f"{path}/run", json={"argv": ["sleep", "60"], "run_id": run})) for run in runs
+            ]
+            while len((await client.get(f"{path}")).json()) == 0:
+                pass
+            await anyio.sleep(1)
+            busy = await slowest(True)
+            began = time.perf_counter()
+            for run in runs:
+                assert (await client.post(f"{path}/runs/{run}/stop")).status_code == 204
+            assert all(t.json()["exit_code"] == 143 for t in await asyncio.gather(*tasks))
+            ratios.append(busy / idle)
+            print(f"p99 idle {idle * 1000:.1f} ms, with 40 sleepers {busy * 1000:.1f} ms; 40 stops {time.perf_counter() - began:.2f} s")
+        assert min(ratios) <= 2, ratios
+
+
+async def test_trees(restart):
+    backend = named().backend()
+    await backend.run(["sh", "-c", "mkdir -p a/b/c; touch a/1 a/b/2 top"])
+    await anyio.to_thread.run_sync(restart)
+    archive = WorkspaceArchive(URL, token=TOKEN)
+    tree = archive.tree(backend.ref.id)
+    assert [e["path"] for e in tree.entries] == ["a", "top", "a/b", "a/1", "a/b/c", "a/b/2"] and not tree.truncated
+    assert archive.tree(backend.ref.id, max_depth=1).truncated
+    both = archive.trees([backend.ref.id, "none"])
+    assert both["none"].status_code == 404 and both[backend.ref.id].entries == tree.entries

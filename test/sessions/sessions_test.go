@@ -1,0 +1,207 @@
+// Package sessions has the published Python client of the sessions wire work with the
+// shipped program: the last release of each generation of the wire, as it is in the
+// package index. What it asserts is in python/; here is what it needs.
+package sessions
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"sandboxd/client"
+	"sandboxd/internal/captest"
+	"sandboxd/internal/driver/docker/dockertest"
+	"sandboxd/test/server"
+)
+
+func TestMain(m *testing.M) { os.Exit(server.Main(m)) }
+
+// machine is a server that tests of another language end and start again.
+type machine struct {
+	t    *testing.T
+	spec server.Spec
+	host string
+
+	mu sync.Mutex
+	p  *server.Process
+}
+
+func newMachine(t *testing.T, env []string, args ...string) *machine {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := &machine{t: t, host: l.Addr().String(), spec: server.Spec{Data: filepath.Join(t.TempDir(), "data"), Env: env, Log: &server.Record{},
+		Args: append([]string{"--host-listen", l.Addr().String(), "--ready", "0"}, args...)}}
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := m.start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		m.empty()
+		if err := m.p.End(syscall.SIGTERM); err != nil {
+			t.Error(err)
+		}
+		if log := m.spec.Log.String(); strings.Contains(log, "panic") {
+			t.Errorf("a panic: %s", m.spec.Log.Tail())
+		}
+	})
+	return m
+}
+
+// empty deletes what tests left and waits until it is gone from the disk: a server that
+// leaves keeps what it has.
+func (m *machine) empty() {
+	key, err := os.ReadFile(filepath.Join(m.spec.Data, "token"))
+	if err != nil {
+		m.t.Error(err)
+		return
+	}
+	c, err := client.New(m.p.URL, strings.TrimSpace(string(key)))
+	if err != nil {
+		m.t.Error(err)
+		return
+	}
+	defer c.Close()
+	list, err := c.List(context.Background(), "")
+	if err != nil {
+		m.t.Error(err)
+	}
+	for _, sb := range list {
+		if err := c.Delete(context.Background(), sb.ID); err != nil {
+			m.t.Error(err)
+		}
+	}
+	server.Until(m.t, "what was deleted is gone from the disk", 60*time.Second, func() bool {
+		left, err := filepath.Glob(filepath.Join(m.spec.Data, "trash", "*"))
+		return err == nil && len(left) == 0
+	})
+}
+
+func (m *machine) start() (err error) {
+	m.p, err = server.Start(m.spec)
+	return err
+}
+
+// ServeHTTP ends the server as the path says and starts it again.
+func (m *machine) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var err error
+	switch r.URL.Path {
+	case "/term":
+		err = m.p.End(syscall.SIGTERM)
+	case "/kill":
+		m.p.Kill()
+	default:
+		err = errors.New("no such end")
+	}
+	if err == nil {
+		err = m.start()
+	}
+	if err != nil {
+		m.t.Errorf("%s: %v", r.URL.Path, err)
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	w.WriteHeader(http.StatusNoContent)
+}
+
+// published is an environment of Python with what a lock file names, made once.
+func published(t *testing.T, generation string) string {
+	t.Helper()
+	environments.mu.Lock()
+	defer environments.mu.Unlock()
+	if environments.made[generation] == "" {
+		dir := filepath.Join(environments.dir(t), generation)
+		lock := filepath.Join(server.Repository(), "test", "sessions", "python", generation+".lock")
+		for _, argv := range [][]string{
+			{"python3", "-m", "venv", dir},
+			{dir + "/bin/pip", "install", "--quiet", "--disable-pip-version-check", "--require-hashes", "--no-deps", "-r", lock},
+		} {
+			out, err := exec.CommandContext(t.Context(), argv[0], argv[1:]...).CombinedOutput()
+			captest.Need(t, "python-client", err == nil, strings.Join(argv, " ")+": "+server.Tail(string(out)))
+		}
+		environments.made[generation] = dir
+	}
+	return environments.made[generation]
+}
+
+var environments = struct {
+	mu   sync.Mutex
+	root string
+	made map[string]string
+	dir  func(*testing.T) string
+}{made: map[string]string{}}
+
+func init() {
+	environments.dir = func(t *testing.T) string {
+		if environments.root == "" {
+			dir, err := os.MkdirTemp("", "published-")
+			if err != nil {
+				t.Fatal(err)
+			}
+			environments.root = dir
+		}
+		return environments.root
+	}
+}
+
+// matrix runs the tests of one generation against a machine.
+func matrix(t *testing.T, generation string, m *machine) {
+	t.Helper()
+	python := published(t, generation) + "/bin/python"
+	control := httptest.NewServer(m)
+	defer control.Close()
+	token, err := os.ReadFile(filepath.Join(m.spec.Data, "host-token"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	version, err := exec.CommandContext(t.Context(), python, "-c", "import importlib.metadata as m; print(*(n+' '+m.version(n) for n in ('pydantic-ai-backend','pydantic-ai-slim','httpx') if n in {d.name for d in m.distributions()}), sep=', ')").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("%s: %s", generation, strings.TrimSpace(string(version)))
+	cmd := exec.CommandContext(t.Context(), python, "-B", "-m", "pytest", "-q", "-rsP", "--tb=short", "-p", "no:cacheprovider", "test_"+generation+".py")
+	cmd.Dir = filepath.Join(server.Repository(), "test", "sessions", "python")
+	cmd.Env = server.Environ("SESSIONS_URL=http://"+m.host, "SESSIONS_TOKEN="+strings.TrimSpace(string(token)), "SESSIONS_CONTROL="+control.URL)
+	out, err := cmd.CombinedOutput()
+	for lines := bufio.NewScanner(strings.NewReader(string(out))); lines.Scan(); {
+		if text := lines.Text(); strings.Contains(text, " passed") || strings.HasPrefix(text, "p99 ") || strings.HasPrefix(text, "SKIPPED") {
+			t.Log(text)
+		}
+	}
+	if err != nil {
+		t.Errorf("%v\n%s\nthe server's log ends:\n%s", err, out, m.spec.Log.Tail())
+	}
+}
+
+func TestProcess(t *testing.T) {
+	captest.Root(t)
+	for _, generation := range []string{"generation1", "generation2"} {
+		t.Run(generation, func(t *testing.T) { matrix(t, generation, newMachine(t, server.Environ(), "--driver", "process")) })
+	}
+}
+
+func TestDocker(t *testing.T) {
+	e := dockertest.Find(t, "runc")
+	for _, generation := range []string{"generation1", "generation2"} {
+		t.Run(generation, func(t *testing.T) {
+			matrix(t, generation, newMachine(t, server.Environ("DOCKER_HOST="+e.Host), "--driver", "docker", "--default-image", e.Image))
+		})
+	}
+}
