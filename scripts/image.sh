@@ -6,7 +6,7 @@ cd "$(dirname "$0")/.."
 image=sandboxd:$(cat VERSION)
 context=$(mktemp -d)
 trap 'rm -rf "$context"' EXIT
-cp deploy/Dockerfile bin/sandboxd "$context/"
+cp deploy/Dockerfile "${SANDBOXD:-bin/sandboxd}" "$context/"
 for bundle in /etc/ssl/certs/ca-certificates.crt /etc/pki/tls/certs/ca-bundle.crt /etc/ssl/ca-bundle.pem; do
 	[ ! -f "$bundle" ] || { cp "$bundle" "$context/ca-certificates.crt"; break; }
 done

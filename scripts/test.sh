@@ -24,7 +24,7 @@ export SANDBOXD_TEST_CAPS=$scratch/capabilities
 if [ -z "${SANDBOXD_TEST_EXPECT+set}" ]; then
 	SANDBOXD_TEST_EXPECT=
 	if [ "$(id -u)" = 0 ]; then
-		SANDBOXD_TEST_EXPECT="root mount process seccomp docker python-client"
+		SANDBOXD_TEST_EXPECT="root mount process seccomp docker compose python-client"
 		# gVisor needs a user namespace, which is forbidden inside a chroot.
 		! unshare --user true 2>/dev/null || SANDBOXD_TEST_EXPECT+=" runsc"
 		# One cgroup version is what this machine has; version 2 also runs in the

@@ -45,6 +45,7 @@ func serveAttached(preference int) error {
 		return errors.Join(err, werr)
 	}
 	spawner.Outlive(preference)
+	spawner.HaveThreads()
 	go spawner.Reap()
 	return inside.New(spawner, inside.Options{Nonce: spec.Nonce}).Serve(conn)
 }

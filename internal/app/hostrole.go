@@ -25,7 +25,7 @@ func (s *server) openHostListener(ctx context.Context, dir *datadir.Dir, key, ho
 		roles = roles[:1]
 	}
 	addr, err := listen(ctx, s.o.HostListen, hostlistener.New(hostlistener.Config{Machine: s.host, Sessions: s.sessions, Token: hostToken, OtherToken: key,
-		SessionKey: sessionKey, Ready: s.ready, Version: Version, Roles: roles, Log: s.log}), s.opened, s.failed)
+		SessionKey: sessionKey, Ready: s.ready, Version: Version, Roles: roles, Prewarm: s.o.Prewarm, Log: s.log}), s.opened, s.failed)
 	if err != nil {
 		return err
 	}

@@ -33,5 +33,6 @@ func basePolicy(o cli.ServeOptions) sandboxd.Policy {
 			}
 		}
 	}
+	o.SandboxDefaults.Apply(&p)
 	return p
 }

@@ -304,6 +304,7 @@ func TestAFailureNamesItsStep(t *testing.T) {
 		e := newBench(base)
 		e.behave(func(_ context.Context, said func(string)) error {
 			steps(said, "Step 1/3 : FROM base:1", "Step 2/3 : RUN fine", "all is well", `Step 3/3 : RUN ["/bin/sh","-euc","pip install nothing"]`)
+			said("\x1b]0;title\x07\u009b2J\xff")
 			for i := range 20 {
 				said(fmt.Sprintf("line %d", i))
 			}
@@ -316,6 +317,9 @@ func TestAFailureNamesItsStep(t *testing.T) {
 			if !strings.Contains(shown(err), part) {
 				t.Errorf("%q is not in %q", part, shown(err))
 			}
+		}
+		if log, err := os.ReadFile(b.logFile(spec)); err != nil || !strings.Contains(string(log), " ]0;title  2J?\n") {
+			t.Errorf("a terminal would act on what it printed: %v: %q", err, log)
 		}
 		for _, part := range []string{"all is well", "line 7 "} {
 			if strings.Contains(shown(err), part) {

@@ -15,6 +15,7 @@ import (
 	"strings"
 	"sync"
 	"time"
+	"unicode"
 
 	"sandboxd"
 	"sandboxd/internal/catalogue/recipe"
@@ -47,8 +48,15 @@ func (o *output) doing(what string) {
 	o.show(func(p *sandboxd.Preparation) { p.Doing, p.Line = what, "" })
 }
 
-// line is one of what the engine prints.
+// line is one of what the engine prints. What a build runs is nobody's in particular, and
+// what it prints ends on terminals: it gets no character there that one would act on.
 func (o *output) line(text string) {
+	text = strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) {
+			return ' '
+		}
+		return r
+	}, strings.ToValidUTF8(text, "?"))
 	o.log.line(text)
 	if m := step.FindStringSubmatch(text); m != nil {
 		n, _ := strconv.Atoi(m[1])

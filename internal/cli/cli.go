@@ -5,6 +5,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -64,25 +65,26 @@ type Version struct {
 
 // ServeOptions are the settings of `sandboxd serve`.
 type ServeOptions struct {
-	Data            string   `name:"data" placeholder:"DIR" setting:"SANDBOXD_DATA" help:"Data directory (default: /var/lib/sandboxed for root, else in the user's state directory)."`
-	Listen          string   `placeholder:"ADDR" setting:"SANDBOXD_LISTEN" help:"Address of the API, 127.0.0.1:9090 by default, of the host role 127.0.0.1:8080; port 0 takes a free one."`
-	HostListen      string   `placeholder:"ADDR" setting:"SANDBOXD_HOST_LISTEN" help:"Address of the host's own API for a remote control; off by default."`
-	ProtectedBy     string   `placeholder:"TEXT" setting:"SANDBOXD_PROTECTED_BY" help:"How an address beyond this machine is protected, as 'caddy with TLS'; needed to listen on one."`
-	AllowedHosts    []string `name:"allowed-host" placeholder:"NAME" setting:"SANDBOXD_ALLOWED_HOSTS" help:"Name by which the server may be asked, as that of the proxy before it; repeatable. Addresses and localhost always may."`
-	Driver          string   `default:"auto" enum:"auto,process,docker,fake" setting:"SANDBOXD_DRIVER" help:"How sandboxes are isolated: auto (every driver that works here, process first), process, docker (containers, by the engine at DOCKER_HOST or its default socket), or fake, which isolates nothing and is for tests."`
-	DefaultImage    string   `name:"default-image" placeholder:"REF" setting:"SANDBOXD_DEFAULT_IMAGE" help:"Image of sandboxes in containers that name none."`
-	OCIRuntime      string   `name:"oci-runtime" placeholder:"NAME" setting:"SANDBOXD_OCI_RUNTIME" help:"OCI runtime of containers that name none, as runsc; the engine's default otherwise."`
-	Images          string   `default:"any" enum:"any,none" setting:"SANDBOXD_IMAGES" help:"Which images and OCI runtimes a holder of the API key may name: any, the default, or none."`
-	Bridge          string   `default:"none" enum:"any,none" setting:"SANDBOXD_BRIDGE" help:"Who may have the network bridge, which reaches everything public without lists and a log: none, the default, or any, every holder of the API key. In containers under runc; the server then makes nftables rules of its own."`
-	MaxSandboxes    int      `default:"${max_sandboxes}" setting:"SANDBOXD_MAX_SANDBOXES" help:"Most sandboxes that run at once, ${default} by default; stopped ones do not count."`
-	MaxOpen         Bound    `placeholder:"N" setting:"SANDBOXD_MAX_OPEN" help:"Most sandboxes that are open, running or put to sleep; no bound by default."`
-	MaxPerTenant    Bound    `placeholder:"N" setting:"SANDBOXD_MAX_PER_TENANT" help:"Most open sandboxes of one tenant, 10 by default, or none for no bound."`
-	EvictIdleAfter  Bound    `placeholder:"TIME" setting:"SANDBOXD_EVICT_IDLE_AFTER" help:"Put the longest idle sandbox to sleep for one that finds no place, if it was idle for so long, as 300 or 5m; never by default."`
-	IdleTimeout     Bound    `placeholder:"TIME" setting:"SANDBOXD_IDLE_TIMEOUT" help:"Close a sandbox without work for so long, 30m by default, or none; its files stay."`
-	AppIdleTimeout  Bound    `placeholder:"TIME" setting:"SANDBOXD_APP_IDLE_TIMEOUT" help:"The same for apps, 35m by default."`
-	OwnerLease      Bound    `placeholder:"TIME" setting:"SANDBOXD_OWNER_LEASE" help:"Close a sandbox of the sandboxes face without a request of its owner for so long, 30m by default."`
-	WorkspaceTTL    Bound    `name:"workspace-ttl" placeholder:"TIME" setting:"SANDBOXD_WORKSPACE_TTL" help:"Delete closed sandboxes with their files when nobody used them for so long; never by default."`
-	EnvironmentTTL  Bound    `name:"environment-ttl" placeholder:"TIME" setting:"SANDBOXD_ENVIRONMENT_TTL" help:"Remove what was installed in a stopped sandbox after so long, 24h by default; files stay."`
+	Data           string   `name:"data" placeholder:"DIR" setting:"SANDBOXD_DATA" help:"Data directory (default: /var/lib/sandboxed for root, else in the user's state directory)."`
+	Listen         string   `placeholder:"ADDR" setting:"SANDBOXD_LISTEN" help:"Address of the API, 127.0.0.1:9090 by default, of the host role 127.0.0.1:8080; port 0 takes a free one."`
+	HostListen     string   `placeholder:"ADDR" setting:"SANDBOXD_HOST_LISTEN" help:"Address of the host's own API for a remote control; off by default."`
+	ProtectedBy    string   `placeholder:"TEXT" setting:"SANDBOXD_PROTECTED_BY" help:"How an address beyond this machine is protected, as 'caddy with TLS'; needed to listen on one."`
+	AllowedHosts   []string `name:"allowed-host" placeholder:"NAME" setting:"SANDBOXD_ALLOWED_HOSTS" help:"Name by which the server may be asked, as that of the proxy before it; repeatable. Addresses and localhost always may."`
+	Driver         string   `default:"auto" enum:"auto,process,docker,fake" setting:"SANDBOXD_DRIVER" help:"How sandboxes are isolated: auto (every driver that works here, process first), process, docker (containers, by the engine at DOCKER_HOST or its default socket), or fake, which isolates nothing and is for tests."`
+	DefaultImage   string   `name:"default-image" placeholder:"REF" setting:"SANDBOXD_DEFAULT_IMAGE" help:"Image of sandboxes in containers that name none."`
+	OCIRuntime     string   `name:"oci-runtime" placeholder:"NAME" setting:"SANDBOXD_OCI_RUNTIME" help:"OCI runtime of containers that name none, as runsc; the engine's default otherwise."`
+	Images         string   `default:"any" enum:"any,none" setting:"SANDBOXD_IMAGES" help:"Which images and OCI runtimes a holder of the API key may name: any, the default, or none."`
+	Bridge         string   `default:"none" enum:"any,none" setting:"SANDBOXD_BRIDGE" help:"Who may have the network bridge, which reaches everything public without lists and a log: none, the default, or any, every holder of the API key. In containers under runc; the server then makes nftables rules of its own."`
+	MaxSandboxes   int      `default:"${max_sandboxes}" setting:"SANDBOXD_MAX_SANDBOXES" help:"Most sandboxes that run at once, ${default} by default; stopped ones do not count."`
+	MaxOpen        Bound    `placeholder:"N" setting:"SANDBOXD_MAX_OPEN" help:"Most sandboxes that are open, running or put to sleep; no bound by default."`
+	MaxPerTenant   Bound    `placeholder:"N" setting:"SANDBOXD_MAX_PER_TENANT" help:"Most open sandboxes of one tenant, 10 by default, or none for no bound."`
+	EvictIdleAfter Bound    `placeholder:"TIME" setting:"SANDBOXD_EVICT_IDLE_AFTER" help:"Put the longest idle sandbox to sleep for one that finds no place, if it was idle for so long, as 300 or 5m; never by default."`
+	IdleTimeout    Bound    `placeholder:"TIME" setting:"SANDBOXD_IDLE_TIMEOUT" help:"Close a sandbox without work for so long, 30m by default, or none; its files stay."`
+	AppIdleTimeout Bound    `placeholder:"TIME" setting:"SANDBOXD_APP_IDLE_TIMEOUT" help:"The same for apps, 35m by default."`
+	OwnerLease     Bound    `placeholder:"TIME" setting:"SANDBOXD_OWNER_LEASE" help:"Close a sandbox of the sandboxes face without a request of its owner for so long, 30m by default."`
+	WorkspaceTTL   Bound    `name:"workspace-ttl" placeholder:"TIME" setting:"SANDBOXD_WORKSPACE_TTL" help:"Delete closed sandboxes with their files when nobody used them for so long; never by default."`
+	EnvironmentTTL Bound    `name:"environment-ttl" placeholder:"TIME" setting:"SANDBOXD_ENVIRONMENT_TTL" help:"Remove what was installed in a stopped sandbox after so long, 24h by default; files stay."`
+	SandboxDefaults
 	PolicyOverrides string   `type:"path" placeholder:"FILE" setting:"SANDBOXD_POLICY_OVERRIDES" help:"JSON with fields of the policy that win over all settings and changes; read again when it changes."`
 	EgressAllow     []string `name:"egress-allow-address" placeholder:"ADDR" setting:"SANDBOXD_EGRESS_ALLOW_ADDRESS" help:"Address or prefix that sandboxes with the network proxy may reach although it is private or this machine's, as 10.1.2.0/24 or 192.0.2.7:443; repeatable."`
 	Ready           int      `placeholder:"N" default:"8" setting:"SANDBOXD_READY" help:"Most environments that are kept ready for sandboxes that will be opened, ${default} by default; how many are follows what is opened, and each counts as a sandbox that runs until one needs its place. 0 for none."`
@@ -92,6 +94,31 @@ type ServeOptions struct {
 	RuntimeOptions
 	StopOnInterrupt bool   `help:"Stop every sandbox on SIGINT, as on a terminal."`
 	LogFormat       string `default:"text" enum:"text,json" setting:"SANDBOXD_LOG_FORMAT" help:"Log lines as text or json."`
+}
+
+// SandboxDefaults are what sandboxes get whose request and runtime say nothing, until the
+// policy is changed. Zero is the built-in value. The variables have the names that the
+// Python service of the sessions wire gave them.
+type SandboxDefaults struct {
+	DefaultRuntime string    `placeholder:"NAME" setting:"SANDBOXD_DEFAULT_RUNTIME" help:"Runtime of sandboxes that name none; the first of the catalogue by default."`
+	Memory         bytesFlag `placeholder:"SIZE" setting:"SANDBOXD_MEM_LIMIT" help:"Memory of a sandbox, 1G by default."`
+	CPUs           float64   `name:"cpus" placeholder:"N" setting:"SANDBOXD_CPUS" help:"Cores of a sandbox, 2 by default."`
+	PIDs           int64     `name:"pids" placeholder:"N" setting:"SANDBOXD_PIDS_LIMIT" help:"Processes and threads of a sandbox, 512 by default."`
+	Tmp            bytesFlag `placeholder:"SIZE" setting:"SANDBOXD_TMPFS_SIZE" help:"Size of its /tmp, 64M by default."`
+	CommandTimeout Bound     `placeholder:"TIME" setting:"SANDBOXD_EXECUTE_TIMEOUT" help:"Most time of a command on the sessions wire, 300s by default."`
+	MaxRead        bytesFlag `placeholder:"SIZE" setting:"SANDBOXD_MAX_READ_BYTES" help:"Largest whole file that is put into JSON, 8M by default."`
+}
+
+// Apply puts what is set into a policy.
+func (d SandboxDefaults) Apply(p *sandboxd.Policy) {
+	p.DefaultRuntime = cmp.Or(d.DefaultRuntime, p.DefaultRuntime)
+	p.MaxReadBytes = cmp.Or(int64(d.MaxRead), p.MaxReadBytes)
+	if d.CommandTimeout.Set && !d.CommandTimeout.None {
+		p.CommandTimeoutS = sandboxd.Seconds(d.CommandTimeout.N)
+	}
+	l := &p.Limits
+	l.MemoryBytes, l.TmpBytes = cmp.Or(int64(d.Memory), l.MemoryBytes), cmp.Or(int64(d.Tmp), l.TmpBytes)
+	l.CPUs, l.PIDs = cmp.Or(d.CPUs, l.CPUs), cmp.Or(d.PIDs, l.PIDs)
 }
 
 // DoctorOptions are the flags of `sandboxd doctor`.

@@ -12,7 +12,8 @@ import (
 // attachable says whether who asks for this may have the sandbox that its key names:
 // what a request says and the sandbox does not have is an error, never passed over.
 // asked is as it came, checked has the same with defaults and in canonical spelling;
-// what was left open is the sandbox's to say.
+// what was left open is the sandbox's to say. The variables that another face gives all of
+// its sandboxes are no wish of its caller.
 func attachable(asked, checked sandboxd.OpenRequest, rec sandboxd.SandboxRecord) error {
 	l, in := checked.Limits, rec.Limits
 	for _, row := range []struct {
@@ -31,7 +32,7 @@ func attachable(asked, checked sandboxd.OpenRequest, rec sandboxd.SandboxRecord)
 		{"limits.tmp_bytes", asked.Limits.TmpBytes != 0, l.TmpBytes == in.TmpBytes},
 		{"limits.open_files", asked.Limits.OpenFiles != 0, l.OpenFiles == in.OpenFiles},
 		{"labels", len(asked.Labels) > 0, maps.Equal(asked.Labels, rec.Labels)},
-		{"env", len(asked.Env) > 0, maps.Equal(asked.Env, rec.Env)},
+		{"env", len(asked.Env) > 0 && checked.Face == sandboxd.FaceNative, maps.Equal(asked.Env, rec.Env)},
 	} {
 		if row.said && !row.has {
 			return (&sandboxd.Error{Class: sandboxd.ClassConflict, Field: row.field, Message: "the sandbox of this key has another"}).

@@ -37,6 +37,7 @@ type box struct {
 	stops     int // that go on; each ends a preparation that begins meanwhile, too
 
 	written atomic.Int64 // bytes of output
+	resting sync.Mutex   // held while one of its commands rests; see flow
 }
 
 func newBox(h *Host, rec sandboxd.SandboxRecord, d sandboxd.Driver) *box {

@@ -19,11 +19,14 @@ const (
 	flowTime = time.Millisecond
 )
 
-// rest is taken after a piece, one sandbox at a time.
+// rest is taken after a piece, one sandbox at a time. Commands of one sandbox wait for
+// each other first, so that many of them have no more turns than the one of another.
 func (f *flow) rest(b *box) {
 	if !pace.Served(b.key) {
 		return
 	}
+	b.resting.Lock()
+	defer b.resting.Unlock()
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	pace.Rest(b.h.ctx, b.key, flowTime)

@@ -13,10 +13,12 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
 	"sandboxd"
+	"sandboxd/internal/failpoint"
 )
 
 // entry is one of an archive, with its body.
@@ -241,6 +243,7 @@ func TestRefused(t *testing.T) {
 		{"a file for a directory", pack(t, dir("d", 0o755), file("d/x", "x", 0o644), file("d", "x", 0o644)), sandboxd.TarLimits{}, "a directory of the archive has this name"},
 		{"a file for the root", pack(t, file(".", "x", 0o644)), sandboxd.TarLimits{}, "the root is a directory"},
 		{"too deep", pack(t, file(strings.Repeat("d/", 300)+"f", "x", 0o644)), sandboxd.TarLimits{}, "deeper than"},
+		{"too deep by a link", pack(t, dir(strings.Repeat("d/", 190), 0o755), link("l", strings.Repeat("d/", 190)), file("l/"+strings.Repeat("e/", 100)+"f", "x", 0o644)), sandboxd.TarLimits{}, "deeper than"},
 		{"too many entries", pack(t, many...), sandboxd.TarLimits{MaxEntries: 20}, "more than 20 entries"},
 		{"too many bytes", bytes.NewReader(bomb.Bytes()), sandboxd.TarLimits{MaxBytes: 1 << 20}, "more than 1048576 bytes"},
 		{"a bomb", gzipped(t, bytes.NewReader(bomb.Bytes())), sandboxd.TarLimits{MaxBytes: 1 << 20}, "more than 1048576 bytes"},
@@ -279,7 +282,7 @@ func TestRefused(t *testing.T) {
 
 func TestNames(t *testing.T) {
 	s := In(filepath.Join(t.TempDir(), "images"), "process")
-	for _, name := range []string{"", ".", "..", "../x", "a/b", "Upper", ".new-x", "_x", "-x", "a:", "a:b:c", "a:../b", strings.Repeat("a", 65), "a\x00b"} {
+	for _, name := range []string{"", ".", "..", "../x", "a/b", "Upper", ".new-x", "_x", "-x", "a:", "a:b:c", "a:b:latest", "a:../b", strings.Repeat("a", 65), "a\x00b"} {
 		_, err := bring(t.Context(), s, sandboxd.ImageImport{Name: name}, pack(t, file("f", "x", 0o644)))
 		if sandboxd.ClassOf(err) != sandboxd.ClassInvalid {
 			t.Errorf("import as %q: %v", name, err)
@@ -404,6 +407,33 @@ func TestHeldImagesStay(t *testing.T) {
 	}
 	if entries, _ := os.ReadDir(s.dir); len(entries) > 0 {
 		t.Errorf("left behind: %v", entries)
+	}
+}
+
+// While the files of a removed image go, which takes long for many, environments in
+// other images start and end.
+func TestRemovalHoldsUpNobody(t *testing.T) {
+	s := In(filepath.Join(t.TempDir(), "images"), "process")
+	if _, err := bring(t.Context(), s, sandboxd.ImageImport{Name: "tools"}, pack(t, file("f", "x", 0o644))); err != nil {
+		t.Fatal(err)
+	}
+	defer failpoint.Arm(func(name string) {
+		if name != "image.removed" {
+			return
+		}
+		held := make(chan struct{})
+		go func() {
+			s.Keep("other")()
+			close(held)
+		}()
+		select {
+		case <-held:
+		case <-time.After(5 * time.Second):
+			t.Error("another image cannot be held meanwhile")
+		}
+	})()
+	if err := s.Remove("tools"); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -139,31 +139,41 @@ func (s *Store) Remove(name string) error {
 	if _, err := s.Get(name); err != nil {
 		return err
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.held[name] > 0 {
-		return sandboxd.Errorf(sandboxd.ClassConflict, "the image %s is in use: %d environments run in it", name, s.held[name]).
-			WithHint("stop the sandboxes that run in it first")
-	}
-	old := s.path(oldPrefix + sandboxd.NewID())
-	if err := os.Rename(s.path(name), old); err != nil {
-		if errors.Is(err, fs.ErrNotExist) {
-			return absent(name)
-		}
-		return sandboxd.Wrap(sandboxd.ClassInternal, err, "the image %s cannot be removed", name)
+	old, err := s.setAside(name)
+	if err != nil {
+		return err
 	}
 	fpRemoved.Hit()
+	// Nobody waits for this but the caller: a tree may be large.
 	if err := os.RemoveAll(old); err != nil {
 		return sandboxd.Wrap(sandboxd.ClassInternal, err, "the image %s is not there any more, but not all of its files are removed", name)
 	}
 	return nil
 }
 
+// setAside takes the name from an image that no environment holds.
+func (s *Store) setAside(name string) (old string, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.held[name] > 0 {
+		return "", sandboxd.Errorf(sandboxd.ClassConflict, "the image %s is in use: %d environments run in it", name, s.held[name]).
+			WithHint("stop the sandboxes that run in it first")
+	}
+	old = s.path(oldPrefix + sandboxd.NewID())
+	if err := os.Rename(s.path(name), old); err != nil {
+		if errors.Is(err, fs.ErrNotExist) {
+			return "", absent(name)
+		}
+		return "", sandboxd.Wrap(sandboxd.ClassInternal, err, "the image %s cannot be removed", name)
+	}
+	return old, nil
+}
+
 // Import makes an image of a plain tar; see Plain. It is seen when it is whole.
 func (s *Store) Import(ctx context.Context, req sandboxd.ImageImport, archive io.Reader) (sandboxd.Image, error) {
 	var none sandboxd.Image
 	name := Canonical(req.Name)
-	if !sandboxd.ValidImageName(name) {
+	if !sandboxd.ValidImageName(req.Name) {
 		return none, sandboxd.Invalid("name", "must be up to 64 of a-z 0-9 . _ - and begin with a letter or digit, perhaps with a tag as in tools:1")
 	}
 	if _, err := s.Get(name); err == nil {

@@ -3,6 +3,7 @@ package image
 import (
 	"archive/tar"
 	"context"
+	"errors"
 	"io"
 	"strings"
 
@@ -194,11 +195,30 @@ func (u *unpacking) parent(rel string) (beneath.Dir, error) {
 			return -1, err
 		}
 	}
+	if err == nil {
+		if err = u.shallow(fd); err != nil {
+			_ = unix.Close(fd)
+		}
+	}
 	if err != nil {
 		return -1, err
 	}
 	u.open[rel] = beneath.Dir(fd)
 	return beneath.Dir(fd), nil
+}
+
+// shallow refuses a directory that is too deep where links have led: a name says
+// nothing of that, and by link after link a tree grows that nobody could remove.
+func (u *unpacking) shallow(dir int) error {
+	top, err := u.top.Path()
+	if err != nil {
+		return err
+	}
+	path, err := beneath.Dir(dir).Path()
+	if errors.Is(err, unix.ENAMETOOLONG) || err == nil && strings.Count(strings.TrimPrefix(path, top), "/") > maxDepth {
+		return sandboxd.Errorf(sandboxd.ClassInvalid, "by links it is deeper than %d directories", maxDepth)
+	}
+	return err
 }
 
 // makeAll makes what is missing of a directory and answers it, opened.

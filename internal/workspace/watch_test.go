@@ -3,14 +3,18 @@ package workspace
 import (
 	"context"
 	"fmt"
+	"maps"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"sandboxd"
+	"sandboxd/internal/workspace/beneath"
 	wst "sandboxd/internal/workspace/workspacetest"
 )
 
@@ -216,6 +220,68 @@ func TestMovingTreesAboutKeepsTheWatchRight(t *testing.T) {
 	if err := r.Close(); err != nil {
 		t.Error(err)
 	}
+	idle(t)
+}
+
+// What is forgotten is what a look through all paths would find, whatever came before.
+func TestAWatchForgetsWhatIsBelow(t *testing.T) {
+	w, dir := newWorkspace(t)
+	top, err := beneath.OpenTrusted(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tree, err := newWatchTree(w, top, func(string) {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	random := rand.New(rand.NewPCG(1, 2))
+	path := func() string {
+		var names []string
+		for range random.IntN(5) {
+			names = append(names, string(rune('a'+random.IntN(3))))
+		}
+		return strings.Join(names, "/")
+	}
+	want := map[string]int{}
+	for step := range 20_000 {
+		p := path()
+		switch random.IntN(8) {
+		case 0:
+			tree.forget(p)
+			for dir := range want {
+				if dir == p || p == "" || strings.HasPrefix(dir, p+"/") {
+					delete(want, dir)
+				}
+			}
+		case 1:
+			if num, ok := want[p]; ok {
+				tree.drop(num, p)
+				delete(want, p)
+			}
+		default:
+			num := random.IntN(60)
+			if err := tree.know(num, p); err != nil {
+				t.Fatal(err)
+			}
+			for dir, n := range want {
+				if n == num {
+					delete(want, dir)
+				}
+			}
+			want[p] = num
+		}
+		if !maps.Equal(tree.nums, want) {
+			t.Fatalf("step %d: %v, want %v", step, tree.nums, want)
+		}
+	}
+	tree.forget("")
+	if len(tree.nums)+len(tree.subs) != 0 {
+		t.Errorf("left: %v, %v", tree.nums, tree.subs)
+	}
+	if err := tree.file.Close(); err != nil {
+		t.Error(err)
+	}
+	tree.close()
 	idle(t)
 }
 

@@ -36,8 +36,9 @@ type watchTree struct {
 	mark  func(path string)
 	dirs  map[int]string // by watch, paths below top; "" is top itself
 	nums  map[string]int
-	above int  // watch of the directory that holds the workspace
-	lost  bool // something happened that no event tells
+	subs  map[string]map[string]bool // by path, the paths directly below it that lead to a watch
+	above int                        // watch of the directory that holds the workspace
+	lost  bool                       // something happened that no event tells
 	turn  turn
 	held  bool // the turn
 	buf   []byte
@@ -51,7 +52,7 @@ func newWatchTree(w *Workspace, top beneath.Dir, mark func(string)) (*watchTree,
 		return nil, noWatches(err)
 	}
 	t := &watchTree{w: w, top: top, file: os.NewFile(uintptr(fd), "inotify"), mark: mark, dirs: map[int]string{}, nums: map[string]int{},
-		above: -1, buf: make([]byte, watchBytes)}
+		subs: map[string]map[string]bool{}, above: -1, buf: make([]byte, watchBytes)}
 	if t.conn, err = t.file.SyscallConn(); err != nil {
 		_ = t.file.Close()
 		t.close()
@@ -64,7 +65,7 @@ func newWatchTree(w *Workspace, top beneath.Dir, mark func(string)) (*watchTree,
 func (t *watchTree) close() {
 	t.top.Close()
 	watching.watches.Add(-int64(len(t.dirs)))
-	t.dirs, t.nums = nil, nil
+	t.dirs, t.nums, t.subs = nil, nil, nil
 }
 
 // noWatches gives a failure of inotify its class.
@@ -191,7 +192,7 @@ func (t *watchTree) dir(fd int, path string, news bool) error {
 func (t *watchTree) know(num int, path string) error {
 	if was, ok := t.dirs[num]; ok {
 		if t.nums[was] == num {
-			delete(t.nums, was)
+			t.unname(was)
 		}
 	} else {
 		if len(t.dirs) == sandboxd.WatchDirs {
@@ -205,22 +206,53 @@ func (t *watchTree) know(num int, path string) error {
 		}
 	}
 	t.dirs[num], t.nums[path] = path, num
+	for path != "" {
+		up := above(path)
+		if t.subs[up] == nil {
+			t.subs[up] = map[string]bool{}
+		} else if t.subs[up][path] {
+			break
+		}
+		t.subs[up][path] = true
+		path = up
+	}
 	return nil
 }
 
-// forget drops the watches of a directory and of all below.
-func (t *watchTree) forget(path string) {
-	for dir, num := range t.nums {
-		if dir == path || path == "" || strings.HasPrefix(dir, path) && dir[len(path)] == '/' {
-			_ = t.conn.Control(func(fd uintptr) { _, _ = unix.InotifyRmWatch(int(fd), uint32(num)) })
-			t.drop(num, dir)
+// unname forgets that a path is watched, and each above that leads to no other.
+func (t *watchTree) unname(path string) {
+	delete(t.nums, path)
+	for path != "" && len(t.subs[path]) == 0 {
+		if _, watched := t.nums[path]; watched {
+			break
 		}
+		up := above(path)
+		delete(t.subs[up], path)
+		if len(t.subs[up]) == 0 {
+			delete(t.subs, up)
+		}
+		path = up
+	}
+}
+
+// above is the directory that holds a path below top.
+func above(path string) string { return path[:max(strings.LastIndexByte(path, '/'), 0)] }
+
+// forget drops the watches of a directory and of all below. It looks at no other: a
+// sandbox that moves directories about makes one call of each move.
+func (t *watchTree) forget(path string) {
+	for sub := range t.subs[path] {
+		t.forget(sub)
+	}
+	if num, ok := t.nums[path]; ok {
+		_ = t.conn.Control(func(fd uintptr) { _, _ = unix.InotifyRmWatch(int(fd), uint32(num)) })
+		t.drop(num, path)
 	}
 }
 
 func (t *watchTree) drop(num int, path string) {
 	if t.nums[path] == num {
-		delete(t.nums, path)
+		t.unname(path)
 	}
 	if _, ok := t.dirs[num]; ok {
 		delete(t.dirs, num)

@@ -34,7 +34,7 @@ func (s *target) routes() []route {
 		"/v1/sandboxes/{id}/commands/{cid}/signal": `{"signal":"INT"}`, "/v1/sandboxes/{id}/commands/{cid}/resize": `{"cols":80,"rows":24}`,
 		"/v1/sandboxes/{id}/files/rename": `{"from":"a","to":"b"}`, "/v1/sandboxes/{id}/files/edit": `{"path":"a","old":"a","new":"b"}`,
 		"/v1/sandboxes/{id}/files/read": `{"items":[{"path":"a"}]}`, "/v1/sandboxes/{id}/files/write": `{"items":[{"path":"a","text":"b"}]}`,
-		"/v1/sandboxes/{id}/commands/{cid}/stop": `{"grace_s":0}`,
+		"/v1/sandboxes/{id}/commands/{cid}/stop": `{"grace_s":0}`, "/v1/sandboxes/{id}/holds": `{"for_s":1}`,
 	}
 	var all []route
 	for path, operations := range document.Paths {

@@ -14,10 +14,11 @@ import (
 	"github.com/compose-spec/compose-go/v2/cli"
 	"github.com/compose-spec/compose-go/v2/types"
 
-	"sandboxd/internal/leaktest"
+	"sandboxd/internal/catalogue"
+	"sandboxd/test/server"
 )
 
-func TestMain(m *testing.M) { leaktest.Main(m) }
+func TestMain(m *testing.M) { os.Exit(server.Main(m)) }
 
 // root is where the files are.
 const root = "../.."
@@ -129,6 +130,24 @@ func TestComposeFiles(t *testing.T) {
 	}
 }
 
+// The copy of the catalogue is the catalogue.
+func TestRuntimesOfComposeFiles(t *testing.T) {
+	copies := 0
+	for _, name := range composeFiles(t) {
+		text := read(t, name)
+		if !strings.Contains(text, "SANDBOXD_RUNTIMES:") {
+			continue
+		}
+		copies++
+		if err := catalogue.Drift(name, []byte(text), catalogue.Offered(catalogue.Shipped(), false)); err != nil {
+			t.Error(err)
+		}
+	}
+	if copies == 0 {
+		t.Error("no compose file has a copy")
+	}
+}
+
 // A key that compose does not know does not pass for a setting.
 func TestComposeIsReadStrictly(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "compose.yml")
@@ -182,15 +201,5 @@ func TestTokenIsMadeOnce(t *testing.T) {
 				t.Errorf("made again: %q, then %q", first, again)
 			}
 		})
-	}
-}
-
-// A restart of the unit ends the server and no sandbox.
-func TestUnitLeavesSandboxesAlone(t *testing.T) {
-	unit := read(t, "deploy/sandboxd.service")
-	for _, line := range []string{"KillMode=process", "Delegate=yes", "Restart=always", "ExecStart=/usr/local/bin/sandboxd serve"} {
-		if !slices.Contains(strings.Split(unit, "\n"), line) {
-			t.Errorf("the unit lacks %s", line)
-		}
 	}
 }

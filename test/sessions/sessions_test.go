@@ -126,6 +126,9 @@ func published(t *testing.T, generation string) string {
 	t.Helper()
 	environments.mu.Lock()
 	defer environments.mu.Unlock()
+	if testing.Short() {
+		captest.Need(t, "patience", false, "it asks the package index, and takes minutes: make test")
+	}
 	if environments.made[generation] == "" {
 		dir := filepath.Join(environments.dir(t), generation)
 		lock := filepath.Join(server.Repository(), "test", "sessions", "python", generation+".lock")

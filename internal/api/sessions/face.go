@@ -43,6 +43,8 @@ type Config struct {
 	// for the index.
 	Roles  []string
 	Routes []string
+	// Prewarm says that the images of runtimes are made when the host starts.
+	Prewarm bool
 	// Clock is nil for time.Now.
 	Clock func() time.Time
 	// Log takes one line a request, and the causes of errors. Nil discards.

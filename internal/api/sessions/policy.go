@@ -1,6 +1,7 @@
 package sessions
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math"
@@ -76,19 +77,21 @@ func (f *Face) show(ctx context.Context, p sandboxd.Policy) (servicePolicy, erro
 	if err != nil {
 		return servicePolicy{}, err
 	}
+	none := string(sandboxd.NetworkNone) // of a runtime that does not say that it needs one
 	s := servicePolicy{
-		Runtimes: []runtimePolicy{}, DefaultRuntime: p.DefaultRuntime,
+		NetworkMode: &none,
+		Runtimes:    []runtimePolicy{}, DefaultRuntime: p.DefaultRuntime,
 		MaxSessions: p.MaxRunning, MaxOpenSessions: p.MaxOpen, MaxSessionsPerTenant: p.MaxPerTenant,
 		EvictIdleAfter: wholeSeconds(p.EvictIdleAfterS), IdleTimeout: wholeSeconds(p.IdleTimeoutS),
 		WorkspaceTTL: wholeSeconds(p.WorkspaceTTLS), ContainerTTL: wholeSeconds(p.EnvironmentTTLS),
 		ExecuteTimeout: int(math.Ceil(float64(p.CommandTimeoutS))), MaxReadBytes: p.MaxReadBytes,
 		MemLimit: sizeText(p.Limits.MemoryBytes), CPUs: positive(p.Limits.CPUs), PIDsLimit: positive(p.Limits.PIDs), TmpfsSize: sizeText(p.Limits.TmpBytes),
-		WorkDir: sandboxd.WorkDir, NativeFiles: true, NativeWrites: true, NativeRealpath: true,
+		WorkDir: sandboxd.WorkDir, Prewarm: f.cfg.Prewarm, NativeFiles: true, NativeWrites: true, NativeRealpath: true,
 	}
 	for _, rt := range list {
 		changed := p.Runtimes[rt.Name]
 		network := rt.Network
-		r := runtimePolicy{Alias: rt.Name, Image: rt.Name, CPUShares: changed.CPUShares, NetworkMode: &network,
+		r := runtimePolicy{Alias: rt.Name, Image: cmp.Or(rt.Installed, rt.Image, rt.Name), Description: rt.Description, Builds: rt.Builds, CPUShares: changed.CPUShares, NetworkMode: &network,
 			MemLimit: sizeText(either(changed.MemoryBytes, rt.Limits.MemoryBytes)), CPUs: positive(either(changed.CPUs, rt.Limits.CPUs)),
 			PIDsLimit: positive(either(changed.PIDs, rt.Limits.PIDs))}
 		if changed.SwapBytes != nil {

@@ -87,7 +87,7 @@ type Driver struct {
 	mu       sync.Mutex
 	closed   bool
 	envs     map[string]*environment
-	unpooled map[string]bool // OCI runtimes whose containers take no mounts of ours
+	unpooled map[world]bool // whose containers take no mounts of ours
 }
 
 var (
@@ -114,6 +114,7 @@ type environment struct {
 	environ    []string      // under Driver.mu
 	looked     chan struct{} // closed when refusals is what it will be
 	refusals   refusals      // once looked is closed
+	process1   int           // its number on this machine, 0 where it has none; once looked is closed
 	started    time.Time     // by our clock; zero when adopted. Under Driver.mu until there is a container
 	stopping   bool          // under Driver.mu
 	busy       chan struct{} // under Driver.mu: not nil while one goes on, closed after it
@@ -145,7 +146,7 @@ func New(cfg Config) (*Driver, error) {
 		return nil, fmt.Errorf("make the run directory: %w", err)
 	}
 	d := &Driver{cfg: cfg, init: initbin.ReadableIn(filepath.Join(cfg.DataDir, "bin")), events: queue.New(),
-		envs: map[string]*environment{}, unpooled: map[string]bool{}, own: memberPrefix + sandboxd.NewID()[:8] + "-"}
+		envs: map[string]*environment{}, unpooled: map[world]bool{}, own: memberPrefix + sandboxd.NewID()[:8] + "-"}
 	if d.engine, err = newEngine(cfg.Host, cfg.Patience); err != nil {
 		return nil, err
 	}

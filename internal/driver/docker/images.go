@@ -13,6 +13,7 @@ import (
 	"github.com/moby/moby/client"
 
 	"sandboxd"
+	roots "sandboxd/internal/image"
 )
 
 // The engine keeps the images. What a sandbox's operator imports is told from all else
@@ -21,7 +22,8 @@ import (
 // untagged is what the engine calls an image that nothing names.
 const untagged = "<none>:<none>"
 
-// ImportImage is sandboxd.Images'. The archive is handed on as it comes.
+// ImportImage is sandboxd.Images'. The archive is handed on as it comes; how much is in
+// it the engine does not bound.
 func (d *Driver) ImportImage(ctx context.Context, req sandboxd.ImageImport, archive io.Reader) (sandboxd.Image, error) {
 	var none sandboxd.Image
 	ref, named, err := fullRef(req.Name)
@@ -35,7 +37,9 @@ func (d *Driver) ImportImage(ctx context.Context, req sandboxd.ImageImport, arch
 	case !isClass(err, sandboxd.ClassNotFound):
 		return none, err
 	}
-	if err := d.engine.importImage(ctx, ref, archive); err != nil {
+	walked := roots.Walk(archive, req.Limits)
+	defer walked.Close()
+	if err := d.engine.importImage(ctx, ref, walked); err != nil {
 		return none, err
 	}
 	return d.describe(ctx, ref)

@@ -3,7 +3,10 @@ package docker
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
+	"sync"
+	"syscall"
 	"testing"
 
 	"github.com/moby/moby/client"
@@ -11,6 +14,8 @@ import (
 	"sandboxd"
 	"sandboxd/internal/captest"
 	"sandboxd/internal/driver/docker/dockertest"
+	"sandboxd/internal/driver/drivertest"
+	"sandboxd/internal/guest/wire"
 )
 
 // What a sandbox may use is bounded by the kernel, and a kill for memory is heard of.
@@ -81,6 +86,76 @@ func TestCommandsGoBeforeTheInit(t *testing.T) {
 	}
 	if err := b.Link.Ping(t.Context()); err != nil {
 		t.Errorf("the init: %v", err)
+	}
+	if status, err := b.d.Inspect(t.Context(), b.spec.ID); err != nil || !status.Running {
+		t.Errorf("%+v, %v", status, err)
+	}
+}
+
+// Process 1 is in the commands' limit of processes, too. Whatever takes all of that, it
+// goes on, and what a stopped command leaves is gone when its ending is told: the next
+// command has its place.
+func TestTheInitOutlivesABomb(t *testing.T) {
+	b := openBox(t, dockertest.Find(t, "runc"), func(s *sandboxd.EnvironmentSpec) {
+		s.Limits = sandboxd.Limits{MemoryBytes: 256 << 20, CPUs: 1, PIDs: 40, TmpBytes: 8 << 20, OpenFiles: 100}
+	})
+	threads := func() int {
+		r := b.Run("awk", "/^Threads/ { print $2 }", "/proc/1/status")
+		n, err := strconv.Atoi(strings.TrimSpace(r.Stdout))
+		if err != nil {
+			t.Fatalf("the threads of the init: %+v", r)
+		}
+		return n
+	}
+	if n := threads(); n < 16 || n > initProcesses-4 {
+		t.Errorf("the init has %d threads at first", n)
+	}
+	for name, script := range map[string]string{
+		"children": `trap '' TERM; while :; do (setsid sleep 1000 &) 2>/dev/null; done`,
+		"bomb":     `trap '' TERM; bomb() { while :; do (setsid sh -c 'sleep 1000' &) 2>/dev/null; bomb & done; }; bomb 2>/dev/null`,
+		// Dead ones that nobody reaps, as their parent does not wait.
+		"zombies": `trap '' TERM; while :; do (true & exec sleep 1000) & done 2>/dev/null`,
+	} {
+		for range 3 {
+			before, _ := b.d.ProcessRefusals(b.spec.ID)
+			id, err := b.Start(wire.Start{Argv: []string{"bash", "-c", script}, Env: drivertest.Environment()})
+			if err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+			until(t, name+" have taken all", func() bool {
+				n, counted := b.d.ProcessRefusals(b.spec.ID)
+				captest.Need(t, "pids_events", counted, "the container's cgroup is not seen from here")
+				return n > before
+			})
+			// Many at once that could each want a thread. None need start.
+			var calls sync.WaitGroup
+			started := make(chan string, 32)
+			for range cap(started) {
+				calls.Go(func() {
+					if id, err := b.Start(wire.Start{Argv: []string{"true"}, Env: drivertest.Environment()}); err == nil {
+						started <- id
+					}
+				})
+			}
+			calls.Wait()
+			close(started)
+			for id := range started {
+				b.Wait(id)
+			}
+			if err := b.Link.Ping(t.Context()); err != nil {
+				t.Fatalf("%s: the init: %v", name, err)
+			}
+			if err := b.Link.End(t.Context(), id, syscall.SIGKILL); err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+			b.Wait(id)
+			if r := b.Run("/bin/sh", "-c", "true & wait $! && echo well"); r.Stdout != "well\n" {
+				t.Errorf("%s: the command after them: %+v", name, r)
+			}
+		}
+	}
+	if n := threads(); n > initProcesses {
+		t.Errorf("the init has %d threads in the end", n)
 	}
 	if status, err := b.d.Inspect(t.Context(), b.spec.ID); err != nil || !status.Running {
 		t.Errorf("%+v, %v", status, err)

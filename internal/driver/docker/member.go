@@ -64,12 +64,29 @@ type member struct {
 	seen      container.InspectResponse // once it ran
 }
 
-// pools says whether containers of an OCI runtime may be kept ready: only root can
-// attach a mount to one that runs, and only where it runs on this kernel.
-func (d *Driver) pools(runtime string) bool {
+// world is what decides whether a container takes mounts once it runs: its OCI runtime,
+// which may run it on another kernel, and its image, by its id, in which a place may lead
+// to another one.
+type world struct{ runtime, image string }
+
+// pools says whether containers may be kept ready: only root can attach a mount to one
+// that runs.
+func (d *Driver) pools(w world) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return os.Geteuid() == 0 && !d.unpooled[runtime]
+	return os.Geteuid() == 0 && !d.unpooled[w]
+}
+
+// giveUp keeps no container of a world ready any more, unless what failed did so because
+// it had ended.
+func (d *Driver) giveUp(ctx context.Context, m *member, w world) {
+	seen, err := d.engine.inspect(ctx, m.container)
+	if err != nil || !seen.State.Running || seen.State.Pid != m.seen.State.Pid {
+		return
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.unpooled[w] = true
 }
 
 // KeepReady is sandboxd.EnvironmentPool's.
@@ -84,7 +101,7 @@ func (d *Driver) KeepReady(n int) {
 
 // take answers a ready container that suits.
 func (d *Driver) take(ctx context.Context, spec sandboxd.EnvironmentSpec, img image) (*member, bool) {
-	if spec.Bridge || strings.HasPrefix(spec.Image, probeImage+":") || !d.pools(spec.OCIRuntime) {
+	if spec.Bridge || strings.HasPrefix(spec.Image, probeImage+":") || !d.pools(world{spec.OCIRuntime, img.id}) {
 		return nil, false // a network is joined at the start; what is only tried is not asked for
 	}
 	program, err := d.init.Install(ctx)
@@ -108,7 +125,7 @@ func (d *Driver) makeReady(ctx context.Context, k kind) (*member, error) {
 // makeMember makes one. What an engine has begun to make is waited for, so that it
 // can be removed.
 func (d *Driver) makeMember(ctx context.Context, k kind) (*member, error) {
-	if !d.pools(k.spec.OCIRuntime) {
+	if !d.pools(world{k.spec.OCIRuntime, k.image}) {
 		return nil, errNoMounts
 	}
 	patient, cancel := context.WithCancel(context.WithoutCancel(ctx))
@@ -116,12 +133,10 @@ func (d *Driver) makeMember(ctx context.Context, k kind) (*member, error) {
 	defer context.AfterFunc(ctx, func() { time.AfterFunc(endTime, cancel) })()
 	m := &member{name: d.own + sandboxd.NewID(), pidfd: -1}
 	if err := d.build(patient, m, k); err != nil {
-		d.endMember(m)
 		if errors.Is(err, errNoMounts) {
-			d.mu.Lock()
-			d.unpooled[k.spec.OCIRuntime] = true
-			d.mu.Unlock()
+			d.giveUp(patient, m, world{k.spec.OCIRuntime, k.image})
 		}
+		d.endMember(m)
 		return nil, err
 	}
 	return m, nil

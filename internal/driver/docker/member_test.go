@@ -1,6 +1,8 @@
 package docker
 
 import (
+	"archive/tar"
+	"bytes"
 	"context"
 	"errors"
 	"os"
@@ -246,12 +248,70 @@ func TestNoPoolUnderGVisor(t *testing.T) {
 	if fp := d.Fingerprint(t.Context()); fp.Capabilities.Pool || !fp.Works {
 		t.Errorf("%+v", fp)
 	}
-	if d.pools("runsc") {
-		t.Error("it is tried again")
-	}
-	if _, err := d.makeMember(t.Context(), kindFor(t, d, h.Spec(t))); !errors.Is(err, errNoMounts) {
+	k := kindFor(t, d, h.Spec(t))
+	if _, err := d.makeMember(t.Context(), k); !errors.Is(err, errNoMounts) {
 		t.Errorf("made: %v", err)
+	}
+	if d.pools(world{"runsc", k.image}) {
+		t.Error("it is tried again")
 	}
 	d.Close()
 	wantLeft(t, h, before)
+}
+
+// What is wrong with one image, or with what is asked of it, takes the pool from no other.
+func TestAnOddImageCostsOthersNoPool(t *testing.T) {
+	own := dockertest.Start(t)
+	d, err := New(Config{Host: own.Host, DataDir: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	good, err := d.engine.emptyImage(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, headers := range map[string][]tar.Header{
+		"linked": {{Name: "home/sandbox/", Typeflag: tar.TypeDir, Mode: 0o755}, {Name: "workspace", Linkname: "home/sandbox", Typeflag: tar.TypeSymlink}},
+		"filed":  {{Name: "workspace", Typeflag: tar.TypeReg, Mode: 0o644}},
+	} {
+		var b bytes.Buffer
+		w := tar.NewWriter(&b)
+		for _, h := range headers {
+			if err := w.WriteHeader(&h); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := w.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := d.ImportImage(t.Context(), sandboxd.ImageImport{Name: name}, &b); err != nil {
+			t.Fatal(err)
+		}
+		spec := newSpec(t, d.cfg.DataDir)
+		spec.Image = name
+		odd := kindFor(t, d, spec)
+		if m, err := d.makeMember(t.Context(), odd); err == nil {
+			d.endMember(m)
+			t.Errorf("%s: a container of it is kept ready", name)
+		} else {
+			t.Logf("%s: %v", name, err)
+		}
+		_, err := d.Start(t.Context(), spec)
+		t.Logf("%s: without the pool: %v", name, err)
+		if err == nil {
+			err = d.Stop(t.Context(), spec.ID)
+		} else if sandboxd.ClassOf(err) == sandboxd.ClassInternal {
+			t.Errorf("%s: it is not clear what is wrong", name)
+		}
+		if d.onDisk(spec.ID) != spec.ID {
+			t.Errorf("%s: something is left", name)
+		}
+		spec.Image = good
+		m, err := d.makeMember(t.Context(), kindFor(t, d, spec))
+		if err != nil {
+			t.Fatalf("after an image that is %s: %v", name, err)
+		}
+		d.endMember(m)
+	}
 }

@@ -170,6 +170,21 @@ func TestImportIsLabelled(t *testing.T) {
 	}
 }
 
+// An archive that claims more than an import may hold is refused before the engine
+// could begin to unpack it, as what is all holes takes none of it to fill the disk.
+func TestImportIsBounded(t *testing.T) {
+	d := pretender(t, map[string]http.HandlerFunc{"library/tools": answer(404, "application/json", `{"message":"no such image"}`)})
+	var b bytes.Buffer
+	w := tar.NewWriter(&b)
+	if err := w.WriteHeader(&tar.Header{Name: "big", Mode: 0o644, Size: 1 << 40, Typeflag: tar.TypeReg}); err != nil {
+		t.Fatal(err)
+	}
+	_, err := d.ImportImage(t.Context(), sandboxd.ImageImport{Name: "tools"}, &b)
+	if sandboxd.ClassOf(err) != sandboxd.ClassInvalid || !strings.Contains(err.Error(), "more than 17179869184 bytes") {
+		t.Errorf("class %s: %v", sandboxd.ClassOf(err), err)
+	}
+}
+
 // rootOf is a root file system of /prober.
 func rootOf(t *testing.T, program string) io.Reader {
 	t.Helper()

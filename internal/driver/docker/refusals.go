@@ -42,6 +42,7 @@ func (d *Driver) findRefusals(e *environment, seen container.InspectResponse, ad
 	if err != nil {
 		return
 	}
+	e.process1 = seen.State.Pid
 	r := refusals{file: eventsFile(string(groups), seen.ID)}
 	n, err := refused(r.file)
 	if err != nil {

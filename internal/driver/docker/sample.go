@@ -9,6 +9,7 @@ import (
 	"github.com/moby/moby/client"
 
 	"sandboxd"
+	"sandboxd/internal/driver/proc"
 )
 
 var _ sandboxd.Sampler = (*Driver)(nil)
@@ -30,15 +31,7 @@ func (d *Driver) Sample(ctx context.Context, id string) (sandboxd.Sample, error)
 		}
 		return sandboxd.Sample{}, err
 	}
-	s := sandboxd.Sample{CPU: time.Duration(stats.CPUStats.CPUUsage.TotalUsage)}
-	for _, n := range stats.Networks {
-		s.IOBytes += int64(n.RxBytes + n.TxBytes)
-	}
-	for _, n := range stats.BlkioStats.IoServiceBytesRecursive {
-		if n.Op == "read" || n.Op == "write" || n.Op == "Read" || n.Op == "Write" { // versions 2 and 1
-			s.IOBytes += int64(n.Value)
-		}
-	}
+	s := sandboxd.Sample{CPU: time.Duration(stats.CPUStats.CPUUsage.TotalUsage), IOBytes: e.transferred(stats)}
 	memory := int64(stats.MemoryStats.Usage)
 	for _, field := range []string{"total_inactive_file", "inactive_file"} { // versions 1 and 2
 		if cache, ok := stats.MemoryStats.Stats[field]; ok {
@@ -53,6 +46,31 @@ func (d *Driver) Sample(ctx context.Context, id string) (sandboxd.Sample, error)
 		return sandboxd.Sample{}, err
 	}
 	return s, nil
+}
+
+// transferred is what was read and written. The processes say it where they are this
+// machine's; an engine only knows what came to a disk, which is later, or never of what
+// is written over. Under gVisor that is all there is.
+func (e *environment) transferred(stats container.StatsResponse) (sum int64) {
+	select {
+	case <-e.looked:
+		if e.process1 != 0 {
+			for _, pid := range proc.Family(e.process1) {
+				sum += proc.IO(pid)
+			}
+			return sum + proc.Network(e.process1)
+		}
+	default:
+	}
+	for _, n := range stats.Networks {
+		sum += int64(n.RxBytes + n.TxBytes)
+	}
+	for _, n := range stats.BlkioStats.IoServiceBytesRecursive {
+		if n.Op == "read" || n.Op == "write" || n.Op == "Read" || n.Op == "Write" { // versions 2 and 1
+			sum += int64(n.Value)
+		}
+	}
+	return sum
 }
 
 // stats reads the counters of a container once.

@@ -22,7 +22,8 @@ import (
 const (
 	// initPath is where a container has its process 1.
 	initPath = "/.sandboxd-init"
-	// initProcesses are the threads of the init, beside the limit of the commands.
+	// initProcesses are the threads of the init, beside the limit of the commands. It makes
+	// most of them before the first command (spawn.HaveThreads).
 	initProcesses = 24
 	// readyTime bounds the wait for the init's word once its container is started.
 	readyTime = 15 * time.Second

@@ -30,7 +30,7 @@ const (
 	look = 10 * time.Millisecond
 	// patience is how long all of this holds up a member that is missing.
 	patience = 200 * time.Millisecond
-	// rest follows a failure to make one.
+	// rest follows a failure to make one of a kind.
 	rest = 30 * time.Second
 
 	// asks bounds what is remembered of one kind, and so how many are kept of it.
@@ -63,7 +63,6 @@ type Pool[K comparable, M any] struct {
 	timer   *time.Timer
 	limit   int
 	last    time.Time // when somebody asked
-	resume  time.Time // after a failure, when the next is tried
 	missing time.Time // since when one is missing
 	kinds   map[K]*stock[M]
 	closed  bool
@@ -71,8 +70,9 @@ type Pool[K comparable, M any] struct {
 
 // stock is what there is of a kind, and who asked for it.
 type stock[M any] struct {
-	asked []time.Time // oldest first
-	ready []member[M] // oldest first
+	asked  []time.Time // oldest first
+	ready  []member[M] // oldest first
+	resume time.Time   // after a failure, when the next is tried
 }
 
 type member[M any] struct {
@@ -249,7 +249,11 @@ func (p *Pool[K, M]) targets(now time.Time) map[K]int {
 				recent++
 			}
 		}
-		targets[kind] = min(max(n, recent), room)
+		n = max(n, recent)
+		if s := p.kinds[kind]; now.Before(s.resume) {
+			n = min(n, len(s.ready)) // what cannot be made takes no room from what can
+		}
+		targets[kind] = min(n, room)
 		room -= targets[kind]
 	}
 	return targets
@@ -273,9 +277,12 @@ func (p *Pool[K, M]) refill() {
 			p.opts.Failed(err)
 		}
 		p.mu.Lock()
-		p.resume = time.Now().Add(rest)
+		if s := p.kinds[kind]; s != nil {
+			s.resume = time.Now().Add(rest)
+		}
+		p.missing = time.Time{}
 		p.mu.Unlock()
-		p.again(rest)
+		p.again(look)
 		return
 	}
 	p.mu.Lock()
@@ -309,13 +316,16 @@ func (p *Pool[K, M]) lacking() (kind K, lacking bool, wait time.Duration) {
 			if latest := p.missing.Add(patience); latest.Before(at) {
 				at = latest
 			}
-			return k, true, max(at.Sub(now), p.resume.Sub(now))
+			return k, true, at.Sub(now)
 		}
 	}
 	p.missing = time.Time{}
 	var next time.Time
 	for _, s := range p.kinds {
 		times := []time.Time{s.asked[len(s.asked)-1].Add(memory)}
+		if now.Before(s.resume) {
+			times = append(times, s.resume)
+		}
 		if len(s.ready) > 0 {
 			times = append(times, s.ready[0].made.Add(age))
 		}

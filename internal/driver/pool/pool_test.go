@@ -24,7 +24,7 @@ func (w *world) pool() *Pool[string, int] {
 		Make: func(_ context.Context, kind string) (int, error) {
 			w.mu.Lock()
 			defer w.mu.Unlock()
-			if w.fails {
+			if w.fails || kind == bad {
 				return 0, errors.New("no")
 			}
 			w.last++
@@ -43,6 +43,9 @@ func (w *world) pool() *Pool[string, int] {
 		},
 	})
 }
+
+// bad is a kind of which none can be made.
+const bad = "bad"
 
 func (w *world) set(change func()) {
 	w.mu.Lock()
@@ -201,6 +204,30 @@ func TestAFailureIsNotRepeatedAtOnce(t *testing.T) {
 		if p.Ready("a") == 0 {
 			t.Error("not tried again")
 		}
+	})
+}
+
+// A kind of which none can be made takes neither room nor time from others, however
+// often it is asked for.
+func TestABadKindHoldsUpNoOther(t *testing.T) {
+	in(t, func(t *testing.T, w *world, p *Pool[string, int]) {
+		failures := 0
+		p.opts.Failed = func(error) { w.set(func() { failures++ }) }
+		p.Limit(1)
+		p.Take("good")
+		for range 5 {
+			after(time.Second)
+			p.Take(bad)
+		}
+		after(time.Second)
+		if p.Ready("good") != 1 {
+			t.Error("what can be made is not ready")
+		}
+		w.set(func() {
+			if failures != 1 {
+				t.Errorf("%d tries in less than the rest", failures)
+			}
+		})
 	})
 }
 

@@ -107,6 +107,23 @@ func (s *commandGroups) create(sub string, limits sandboxd.CommandLimits, pids i
 	return files, nil
 }
 
+// prepare makes a first spare in the groups of an environment that nobody waits for yet:
+// the first command of its sandbox then waits for none. pids is the sandbox's limit.
+func (s *commandGroups) prepare(name string, pids int64) error {
+	if s.g.v2 {
+		return nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.made++
+	c, err := s.make(filepath.Join(name, commandsDir, sparePrefix+strconv.Itoa(s.made)), sandboxd.CommandLimits{}, pids)
+	if err != nil {
+		return err
+	}
+	s.spares = append(s.spares, c) // nothing of it is open yet
+	return nil
+}
+
 // spare answers a spare under its new name, nil when there is none that will do.
 func (s *commandGroups) spare(sub string, limits sandboxd.CommandLimits) (*group, error) {
 	if limits != (sandboxd.CommandLimits{}) || len(s.spares) == 0 {

@@ -44,14 +44,23 @@ func kindOf(program string, spec sandboxd.EnvironmentSpec) kind {
 // member is an environment that is built and waits to learn whose it is. It has no
 // user, no directories, no secret and no process 1 yet, only its set-up stage, which
 // ends when the orders socket is closed.
-type member struct{ *launch }
+type member struct {
+	*launch
+	groups *commandGroups // with a spare for the first command, nothing open
+}
 
 // makeMember is the pool's.
 func (d *Driver) makeMember(ctx context.Context, k kind) (*member, error) {
 	l := &launch{driver: d, spec: k.spec, name: memberPrefix + sandboxd.NewID(), pooled: true, program: k.program}
+	m := &member{launch: l, groups: newCommandGroups(d.groups)}
 	err := l.holdImage()
 	if err == nil {
 		err = l.run(ctx)
+	}
+	if err == nil {
+		if err = m.groups.prepare(l.name, k.spec.Limits.PIDs); err != nil {
+			l.kill()
+		}
 	}
 	if err != nil {
 		d.cleanMember(l.name)
@@ -65,7 +74,7 @@ func (d *Driver) makeMember(ctx context.Context, k kind) (*member, error) {
 	}
 	l.files = []*os.File{l.orders, l.ready}
 	fpMemberMade.Hit()
-	return &member{l}, nil
+	return m, nil
 }
 
 // endMember is the pool's.
@@ -133,6 +142,9 @@ func (d *Driver) handOver(ctx context.Context, e *environment, m *member, spec s
 		if err = d.commit(e, m.pid, m.pidfd); err == nil {
 			m.pidfd = -1
 			e.release, m.release = m.release, nil
+			d.mu.Lock()
+			e.groups = m.groups // those that it had are none
+			d.mu.Unlock()
 			return handle, nil
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sandboxd"
+	"sandboxd/internal/captest"
 	"sandboxd/internal/driver/drivertest"
 )
 
@@ -214,6 +215,28 @@ func mount(t *testing.T, dir string) (unmount func()) {
 			t.Error(err)
 		}
 	}
+}
+
+// The first command of a pooled sandbox waits for no group, and is limited and counted
+// as any other.
+func TestAPooledSandboxHasAGroupForItsFirstCommand(t *testing.T) {
+	need(t)
+	b := openPooled(t, func(s *sandboxd.EnvironmentSpec) { s.Limits.PIDs = 20 })
+	captest.Need(t, "cgroup1", !b.d.groups.v2, "groups are renamed on version 1 only")
+	if n := b.spares(); n != 1 {
+		t.Fatalf("%d spares before the first command", n)
+	}
+	id, u := b.spend(t, sandboxd.CommandLimits{}, "for i in $(seq 40); do sleep 1 & done 2>/dev/null")
+	if n := b.spares(); n != 0 {
+		t.Fatalf("%d spares while it is used", n)
+	}
+	if u.PIDsRefused == 0 || u.PIDsLimit != 20 {
+		t.Errorf("who starts 40 processes: %+v", u)
+	}
+	if err := b.d.KillGroup(t.Context(), b.spec.ID, id); err != nil {
+		t.Fatal(err)
+	}
+	b.removeGroup(t, id)
 }
 
 // A hand-over that fails leaves the id free for the cold path, which says why.

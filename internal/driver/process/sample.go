@@ -2,18 +2,12 @@ package process
 
 import (
 	"context"
-	"os"
-	"strconv"
-	"strings"
-	"time"
 
 	"sandboxd"
+	"sandboxd/internal/driver/proc"
 )
 
 var _ sandboxd.Sampler = (*Driver)(nil)
-
-// clockTick is what the kernel counts processor time of a process in, everywhere.
-const clockTick = 10 * time.Millisecond
 
 // Sample is sandboxd.Sampler's. Processor time, memory and processes come from the
 // cgroups where there are some; what was read and written is what its processes and
@@ -25,18 +19,15 @@ func (d *Driver) Sample(_ context.Context, id string) (sandboxd.Sample, error) {
 		return sandboxd.Sample{}, err
 	}
 	var s sandboxd.Sample
-	pids := family(e.pid)
-	var ticks int64
+	pids := proc.Family(e.pid)
 	for _, pid := range pids {
-		dir := "/proc/" + strconv.Itoa(pid)
-		s.IOBytes += ioOf(dir)
+		s.IOBytes += proc.IO(pid)
 		if d.groups == nil {
-			ticks += ticksOf(dir)
+			s.CPU += proc.CPU(pid)
 		}
 	}
-	s.IOBytes += networkOf(e.pid)
+	s.IOBytes += proc.Network(e.pid)
 	if d.groups == nil {
-		s.CPU = time.Duration(ticks) * clockTick
 		n := int64(len(pids))
 		s.PIDs = &n
 	} else {
@@ -66,89 +57,4 @@ func (g *groups) sample(name string, s *sandboxd.Sample) {
 	if limit := commands.memoryLimit(); limit > 0 {
 		s.MemoryLimit = &limit
 	}
-}
-
-// mostSampled bounds how many processes of one sandbox are asked.
-const mostSampled = 2048
-
-// family lists a process and those below it.
-func family(pid int) []int {
-	pids := []int{pid}
-	for i := 0; i < len(pids) && len(pids) < mostSampled; i++ {
-		dir := "/proc/" + strconv.Itoa(pids[i]) + "/task"
-		threads, err := os.ReadDir(dir)
-		if err != nil {
-			continue // it ended
-		}
-		for _, t := range threads {
-			text, err := readFile(dir + "/" + t.Name() + "/children")
-			if err == nil {
-				pids = append(pids, pidsIn(text)...)
-			}
-		}
-	}
-	return pids
-}
-
-// ioOf is what a process and those it has reaped read and wrote.
-func ioOf(dir string) int64 {
-	text, err := readFile(dir + "/io")
-	if err != nil {
-		return 0 // it ended, or is not to be looked at without privileges
-	}
-	var sum int64
-	for line := range strings.Lines(text) {
-		if name, value, ok := strings.Cut(line, ":"); ok && (name == "rchar" || name == "wchar") {
-			n, err := strconv.ParseInt(strings.TrimSpace(value), 10, 64)
-			if err == nil {
-				sum += n
-			}
-		}
-	}
-	return sum
-}
-
-// ticksOf is the processor time of a process and those it has reaped.
-func ticksOf(dir string) int64 {
-	text, err := readFile(dir + "/stat")
-	if err != nil {
-		return 0
-	}
-	// The name of the program is in brackets and may have any character.
-	_, rest, _ := strings.Cut(text[strings.LastIndexByte(text, ')')+1:], " ")
-	fields := strings.Fields(rest)
-	const first, last = 11, 14 // utime, stime, cutime, cstime, counted from the state
-	var sum int64
-	for i := first; i <= last && i < len(fields); i++ {
-		n, err := strconv.ParseInt(fields[i], 10, 64)
-		if err == nil {
-			sum += n
-		}
-	}
-	return sum
-}
-
-// networkOf is what the interfaces of a process's network received: over loopback
-// that is what was sent, too. A network that is the host's is not the sandbox's.
-func networkOf(pid int) int64 {
-	dir := "/proc/" + strconv.Itoa(pid)
-	its, err := os.Readlink(dir + "/ns/net")
-	own, ownErr := os.Readlink("/proc/self/ns/net")
-	if err != nil || ownErr != nil || its == own {
-		return 0
-	}
-	text, err := readFile(dir + "/net/dev")
-	if err != nil {
-		return 0
-	}
-	var sum int64
-	for line := range strings.Lines(text) {
-		_, counters, ok := strings.Cut(line, ":")
-		if f := strings.Fields(counters); ok && len(f) > 0 {
-			if n, err := strconv.ParseInt(f[0], 10, 64); err == nil {
-				sum += n
-			}
-		}
-	}
-	return sum
 }

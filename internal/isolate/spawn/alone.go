@@ -175,8 +175,10 @@ func (p *process) KillAll() {
 	seen := map[int]bool{}
 	wait := 200 * time.Microsecond
 	for begin, round := time.Now(), 0; time.Since(begin) < killTime; round++ {
-		alive := marked(p.mark)
-		if len(alive) == 0 {
+		p.owner.atOnce <- struct{}{}
+		alive, dead := marked(p.mark)
+		<-p.owner.atOnce
+		if len(alive)+dead == 0 {
 			return
 		}
 		sig := unix.SIGKILL
@@ -198,23 +200,28 @@ func (p *process) KillAll() {
 	}
 }
 
-// marked lists the living processes with a mark.
-func marked(mark uint64) (pids []int) {
+// marked lists the living processes with a mark and counts the dead ones.
+func marked(mark uint64) (alive []int, dead int) {
 	dir, err := os.Open("/proc")
 	if err != nil {
-		return nil
+		return nil, 0
 	}
 	defer dir.Close()
 	names, err := dir.Readdirnames(-1)
 	if err != nil {
-		return nil
+		return nil, 0
 	}
 	for _, name := range names {
-		if pid, err := strconv.Atoi(name); err == nil && pid > 1 && markOf(name) == mark && lives(name) {
-			pids = append(pids, pid)
+		pid, err := strconv.Atoi(name)
+		switch {
+		case err != nil || pid <= 1 || markOf(name) != mark:
+		case lives(name):
+			alive = append(alive, pid)
+		default:
+			dead++
 		}
 	}
-	return pids
+	return alive, dead
 }
 
 // markOf is the mark of a process, 0 for none.

@@ -28,8 +28,9 @@ const defaultPath = "/usr/local/bin:/usr/bin:/bin"
 type Spawner struct {
 	groups    []int // where a command goes that came without groups; kept open
 	openFiles uint64
-	alone     *alone   // nil where a cgroup holds each command together
-	outlive   *outlive // nil where the commands have memory of their own
+	alone     *alone        // nil where a cgroup holds each command together
+	outlive   *outlive      // nil where the commands have memory of their own
+	atOnce    chan struct{} // has one for each that may hold a thread for long
 
 	mu       sync.Mutex // held over a fork, so that the reaper knows every child
 	children map[int]*process
@@ -43,7 +44,7 @@ func New(groups []int, openFiles uint64) *Spawner {
 	if err := unix.Prlimit(0, unix.RLIMIT_NOFILE, nil, &most); err == nil {
 		openFiles = min(openFiles, most.Max) // more cannot be given
 	}
-	return &Spawner{groups: groups, openFiles: openFiles, children: map[int]*process{}, born: make(chan struct{}, 1)}
+	return &Spawner{groups: groups, openFiles: openFiles, children: map[int]*process{}, born: make(chan struct{}, 1), atOnce: make(chan struct{}, atOnce)}
 }
 
 // Reap collects children as they end and does not return. It waits in the kernel,
@@ -105,7 +106,9 @@ func (s *Spawner) Spawn(spec wire.Start, groups []int) (inside.Process, error) {
 	if len(spec.Argv) == 0 {
 		return nil, &inside.SpawnError{Code: 127, Text: "no program is named"}
 	}
+	s.atOnce <- struct{}{}
 	path, err := look(spec.Argv[0], spec.Env)
+	<-s.atOnce
 	if err != nil {
 		return nil, err
 	}

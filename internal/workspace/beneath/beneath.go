@@ -9,6 +9,8 @@ package beneath
 
 import (
 	"errors"
+	"os"
+	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -102,6 +104,10 @@ func (d Dir) Parent(path string, follow bool) (Dir, string, error) {
 	}
 	return -1, "", Error(unix.EAGAIN)
 }
+
+// Path is where the directory is just now, as the kernel tells it: to count or to compare,
+// not to open. ENAMETOOLONG for what no path could reach.
+func (d Dir) Path() (string, error) { return os.Readlink("/proc/self/fd/" + strconv.Itoa(int(d))) }
 
 // Stat examines a name of this very directory, not following it.
 func (d Dir) Stat(name string) (unix.Stat_t, error) {

@@ -39,8 +39,18 @@ const (
 
 var refused = &expr.Verdict{Kind: expr.VerdictGoto, Chain: refuse}
 
+// filtered says whether the kernel shows the machine's rules what crosses one bridge,
+// without which they keep nobody on it from the next. Of a kernel that cannot, it is not
+// there; whether neighbours are apart is for the caller to try.
+const filtered = "/proc/sys/net/bridge/bridge-nf-call-iptables"
+
 // Raise makes the rules, in place of those that are there, in one step.
 func (f *Fence) Raise() error {
+	if on, err := os.ReadFile(filtered); err == nil && string(on) == "0\n" {
+		if err := os.WriteFile(filtered, []byte("1"), 0); err != nil {
+			return err
+		}
+	}
 	return f.change(func(c *nftables.Conn) {
 		table := &nftables.Table{Name: f.Name, Family: nftables.TableFamilyINet}
 		c.AddTable(table) // so that there is one to remove
@@ -68,8 +78,12 @@ func (f *Fence) Lower() error {
 	})
 }
 
-// Stands says whether every rule is there. Somebody may have cleared all tables.
+// Stands says whether every rule is there and sees what crosses a bridge. Somebody may
+// have cleared all tables, or taken the rules off bridges.
 func (f *Fence) Stands() (bool, error) {
+	if on, err := os.ReadFile(filtered); err == nil && string(on) == "0\n" {
+		return false, nil
+	}
 	c, err := nftables.New()
 	if err != nil {
 		return false, f.explain(err)
