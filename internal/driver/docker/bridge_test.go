@@ -194,7 +194,7 @@ func TestBridge(t *testing.T) {
 	neighbour := listen(same.space, same.addr+":0")
 	shell(t, "echo 0 >/proc/sys/net/bridge/bridge-nf-call-iptables")
 	d.mendFence()
-	if err := dialIn(t.Context(), here.space, neighbour); err != syscall.ECONNREFUSED {
+	if err := dialIn(here.space, neighbour); err != syscall.ECONNREFUSED {
 		t.Errorf("one of the same tenant, after the machine's filter was taken off bridges: %v", err)
 	}
 
