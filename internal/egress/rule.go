@@ -83,7 +83,7 @@ func barePrefix(s string) (netip.Prefix, bool) {
 
 // String is the canonical spelling.
 func (r Rule) String() string {
-	s := ""
+	var s string
 	switch {
 	case r.any:
 		s = "*"

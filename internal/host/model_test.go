@@ -44,8 +44,6 @@ type shelfState struct {
 type opResult struct {
 	sb  sandboxd.Sandbox
 	err error
-	// text is what a read found or a command said.
-	text string
 }
 
 // modelOps are the operations, each as what the model does and what the host is

@@ -72,7 +72,7 @@ func (w *workshop) open(entries ...catalogue.Entry) {
 	w.driver = fake.New(w.world)
 	w.h, err = New(context.Background(), Config{DataDir: w.dir, Store: w.store, Drivers: []sandboxd.Driver{fake.Imaging{Driver: w.driver, Images: w.images}},
 		UIDs: testUIDs(), MaxSandboxes: 1, Runtimes: w.set, Images: true,
-		Capabilities: map[string]sandboxd.Capabilities{"fake": {Networks: []string{"none", "proxy"}, WritableRoot: true}}})
+		Capabilities: map[string]sandboxd.Capabilities{"fake": {WritableRoot: true}}})
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -468,10 +468,11 @@ func TestRuntimesOfAHost(t *testing.T) {
 	}
 }
 
-// containers is a driver of another name that has images built.
+// containers is a driver of another name that has images built, and bridges.
 type containers struct{ fake.Imaging }
 
-func (containers) Name() string { return "containers" }
+func (containers) Name() string             { return "containers" }
+func (containers) BridgeWorks(string) error { return nil }
 
 // A runtime takes the driver that has its image, where there is one.
 func TestTheDriverOfARuntime(t *testing.T) {
@@ -488,8 +489,7 @@ func TestTheDriverOfARuntime(t *testing.T) {
 	bare, built := fake.New(w.world), containers{fake.Imaging{Driver: fake.New(other), Images: w.images}}
 	defer bare.Close()
 	defer built.Close()
-	h, err := New(t.Context(), Config{DataDir: w.dir, Store: w.store, Drivers: []sandboxd.Driver{bare, built}, UIDs: testUIDs(), Runtimes: w.set,
-		Capabilities: map[string]sandboxd.Capabilities{"containers": {Networks: []string{"none", "proxy", "bridge"}}}})
+	h, err := New(t.Context(), Config{DataDir: w.dir, Store: w.store, Drivers: []sandboxd.Driver{bare, built}, UIDs: testUIDs(), Runtimes: w.set, Bridge: true})
 	if err != nil {
 		t.Fatal(err)
 	}

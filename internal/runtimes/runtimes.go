@@ -110,7 +110,7 @@ func (s *Set) find(name string) (recipe.Spec, error) {
 			WithHint("known are %s", strings.Join(s.names, ", "))
 	}
 	if s.builder == nil {
-		return spec, sandboxd.Errorf(sandboxd.ClassUnsupported, "no driver of this host runs images").
+		return spec, sandboxd.Errorf(sandboxd.ClassUnsupported, "no driver of this host builds images").
 			WithHint("sandboxd doctor says what the docker driver lacks")
 	}
 	return spec, nil
@@ -154,7 +154,7 @@ func (s *Set) Preparation(name string) sandboxd.Preparation {
 
 // Prewarm has the images of all entries made behind the caller's back, in their order.
 // What fails is named in the log and made when somebody opens a sandbox of it. Where no
-// driver runs images there is nothing to make.
+// driver builds images there is nothing to make.
 func (s *Set) Prewarm() {
 	if s.builder == nil {
 		return

@@ -82,12 +82,12 @@ func OpenRoot(dir string) (*Root, error) {
 }
 
 // hostError classes a failure on the host's own paths.
-func hostError(err error, format string, args ...any) error {
+func hostError(err error, what string) error {
 	class := sandboxd.ClassInternal
 	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
 		class = sandboxd.ClassNoSpace
 	}
-	return sandboxd.Wrap(class, err, format, args...)
+	return sandboxd.Wrap(class, err, "%s", what)
 }
 
 // Dirs answers where the files of a key are. It is empty for what is no key.

@@ -173,7 +173,7 @@ func TestBridge(t *testing.T) {
 		{"a published port, where it is", here.space, published, false},
 		{"a sandbox, from the world", world, listen(here.space, here.addr+":0"), false},
 	} {
-		if err := dialIn(t.Context(), test.from, test.to); (err == nil) != test.reached {
+		if err := dialIn(test.from, test.to); (err == nil) != test.reached {
 			t.Errorf("%s: reached %v, %v", test.what, err == nil, err)
 		} else if err != nil && err != syscall.ECONNREFUSED {
 			t.Errorf("%s is not refused at once: %v", test.what, err)
@@ -185,7 +185,7 @@ func TestBridge(t *testing.T) {
 		t.Fatal(err)
 	}
 	d.mendFence()
-	if err := dialIn(t.Context(), here.space, worldMetadata+":80"); err != syscall.ECONNREFUSED {
+	if err := dialIn(here.space, worldMetadata+":80"); err != syscall.ECONNREFUSED {
 		t.Errorf("metadata after the fence was taken down: %v", err)
 	}
 
@@ -194,7 +194,7 @@ func TestBridge(t *testing.T) {
 	neighbour := listen(same.space, same.addr+":0")
 	shell(t, "echo 0 >/proc/sys/net/bridge/bridge-nf-call-iptables")
 	d.mendFence()
-	if err := dialIn(t.Context(), here.space, neighbour); err != syscall.ECONNREFUSED {
+	if err := dialIn(here.space, neighbour); err != syscall.ECONNREFUSED {
 		t.Errorf("one of the same tenant, after the machine's filter was taken off bridges: %v", err)
 	}
 

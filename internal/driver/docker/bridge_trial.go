@@ -102,7 +102,7 @@ func (d *Driver) tryFence(ctx context.Context, spec sandboxd.EnvironmentSpec) (e
 	defer machine.Close()
 	_, port, _ := net.SplitHostPort(machine.Addr().String())
 	// That what is tried would answer, else a refusal says nothing.
-	if err := errors.Join(dialIn(ctx, spaces[1], neighbour.Addr().String()), dialIn(ctx, ownSpace, net.JoinHostPort("127.0.0.1", port))); err != nil {
+	if err := errors.Join(dialIn(spaces[1], neighbour.Addr().String()), dialIn(ownSpace, net.JoinHostPort("127.0.0.1", port))); err != nil {
 		return sandboxd.Wrap(sandboxd.ClassUnavailable, err, "the trial of the fence cannot be made")
 	}
 	targets := []string{neighbour.Addr().String(), net.JoinHostPort(gateway.String(), port), "169.254.169.254:80"}
@@ -112,7 +112,7 @@ func (d *Driver) tryFence(ctx context.Context, spec sandboxd.EnvironmentSpec) (e
 	reached := make([]bool, len(targets))
 	var wg sync.WaitGroup
 	for i, target := range targets {
-		wg.Go(func() { reached[i] = dialIn(ctx, spaces[0], target) == nil })
+		wg.Go(func() { reached[i] = dialIn(spaces[0], target) == nil })
 	}
 	wg.Wait()
 	if i := slices.Index(reached, true); i >= 0 {
@@ -147,7 +147,7 @@ func listenIn(ctx context.Context, space, address string) (l net.Listener, err e
 
 // dialIn connects from another network namespace and hangs up. It makes the socket
 // itself: a resolver or a second attempt would be on another thread.
-func dialIn(ctx context.Context, space, address string) error {
+func dialIn(space, address string) error {
 	return in(space, func() error {
 		at, err := netip.ParseAddrPort(address)
 		if err != nil {

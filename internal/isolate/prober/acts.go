@@ -94,7 +94,7 @@ func taken(n int, err error) {
 
 // The ways in which programs of one machine find each other. mark names them.
 func meet(args []string) {
-	mark, err := args[0], error(nil)
+	mark := args[0]
 	fail := func(err error) {
 		if err != nil {
 			fmt.Fprintln(os.Stderr, err)
