@@ -220,21 +220,21 @@ func TestARuntimeFromPrepareToUse(t *testing.T) {
 	if now := s.images(); len(now) != 1 || now[sb.Image] != prepared[sb.Image] {
 		t.Errorf("prepared was %v, there is %v", prepared, now)
 	}
-	for script, want := range map[string]string{
-		"id -un; id -u":             "sandbox\n10001",
-		"echo $HOME $MPLBACKEND":    sandboxd.HomeDir + " Agg",
-		"cat /etc/set-up":           "set up " + s.run,
-		"echo '{\"a\": 7}' | jq .a": "7",
-		"python3 -c 'import tabulate; print(tabulate.__name__)'":                    "tabulate",
-		"node -e 'require(\"/opt/npm/lib/node_modules/left-pad\"); console.log(1)'": "1",
-		"ls /opt/sandboxd-build 2>/dev/null || echo none":                           "none",
+	for _, row := range [][2]string{
+		{"id -un; id -u", "sandbox\n10001"},
+		{"echo $HOME $MPLBACKEND", sandboxd.HomeDir + " Agg"},
+		{"cat /etc/set-up", "set up " + s.run},
+		{"echo '{\"a\": 7}' | jq .a", "7"},
+		{"python3 -c 'import tabulate; print(tabulate.__name__)'", "tabulate"},
+		{"node -e 'require(\"/opt/npm/lib/node_modules/left-pad\"); console.log(1)'", "1"},
+		{"ls /opt/sandboxd-build 2>/dev/null || echo none", "none"},
 		// What is installed is the user's to change.
-		"pip uninstall -qy tabulate && python3 -c 'import tabulate' 2>/dev/null || echo gone": "gone",
-		"npm rm -g left-pad >/dev/null && ls /opt/npm/lib/node_modules":                       "",
-		"touch ~/kept && echo ok": "ok",
+		{"pip uninstall -qy tabulate && python3 -c 'import tabulate' 2>/dev/null || echo gone", "gone"},
+		{"npm rm -g left-pad >/dev/null && ls /opt/npm/lib/node_modules", ""},
+		{"touch ~/kept && echo ok", "ok"},
 	} {
-		if got := s.sh(sb.ID, script); got != want {
-			t.Errorf("%s: %q, want %q", script, got, want)
+		if got := s.sh(sb.ID, row[0]); got != row[1] {
+			t.Errorf("%s: %q, want %q", row[0], got, row[1])
 		}
 	}
 	// A new environment has it again, and HOME is what it was.

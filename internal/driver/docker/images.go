@@ -134,6 +134,10 @@ func (d *Driver) RemoveImage(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
+	// Nobody's containers do not hold it.
+	if found, err := d.engine.image(ctx, ref); err == nil {
+		d.ready.Forget(func(k kind) bool { return k.image == found.ID })
+	}
 	err = d.engine.call(ctx, func(ctx context.Context) error {
 		_, err := d.engine.api.ImageRemove(ctx, ref, client.ImageRemoveOptions{PruneChildren: true})
 		return err
