@@ -66,6 +66,7 @@ type EnvironmentSpec struct {
 	Image        string // what is installed; empty for the driver's default
 	OCIRuntime   string // how a container is isolated, as "runsc"; empty for the default
 	WritableRoot bool   // the root file system takes writes; they are lost with the environment
+	Kept         bool   // begin with what Keeper.Keep kept, else ClassGone; nothing of it is lost by a failure
 }
 
 // EnvironmentStatus is a driver's observation.
@@ -163,6 +164,15 @@ type MemoryKills interface {
 	// killed for memory since it was started or adopted. A kill is counted a moment
 	// after it happened.
 	MemoryKills(id string) int64
+}
+
+// Keeper is the optional power of a driver to keep what was installed in an
+// environment with a writable root, while it has no processes.
+type Keeper interface {
+	// Keep ends every process of an environment as Stop does, but keeps its root for a
+	// Start that says Kept; one that has ended, or was kept before, too. Stop removes
+	// what was kept. ClassGone when nothing is there.
+	Keep(ctx context.Context, id string) error
 }
 
 // Sampler is the optional power of a driver to measure what the processes of an

@@ -17,13 +17,15 @@ func InSeconds(d time.Duration) Seconds { return Seconds(d.Seconds()) }
 // State is where a sandbox stands. Transitions lists the moves between states.
 type State string
 
-// The states that exist so far. cold: files, no environment. lost: the record
+// The states that exist so far. cold: files, no environment. stopped: an environment
+// without processes, kept for what was installed in it. lost: the record
 // says there was an environment or files and the host finds neither.
 const (
 	StateCold     State = "cold"
 	StateStarting State = "starting"
 	StateRunning  State = "running"
 	StateStopping State = "stopping"
+	StateStopped  State = "stopped"
 	StateLost     State = "lost"
 	StateDeleting State = "deleting"
 	StateDeleted  State = "deleted"
@@ -31,15 +33,16 @@ const (
 
 // States lists every state, for tests that must reach each.
 func States() []State {
-	return []State{StateCold, StateStarting, StateRunning, StateStopping, StateLost, StateDeleting, StateDeleted}
+	return []State{StateCold, StateStarting, StateRunning, StateStopping, StateStopped, StateLost, StateDeleting, StateDeleted}
 }
 
 var transitions = map[State][]State{
 	"":            {StateCold},
 	StateCold:     {StateStarting, StateDeleting, StateLost},
-	StateStarting: {StateRunning, StateCold, StateDeleting},
-	StateRunning:  {StateStopping, StateCold, StateDeleting},
-	StateStopping: {StateCold, StateDeleting},
+	StateStarting: {StateRunning, StateCold, StateStopped, StateDeleting},
+	StateRunning:  {StateStopping, StateCold, StateStopped, StateDeleting},
+	StateStopping: {StateCold, StateStopped, StateDeleting},
+	StateStopped:  {StateStarting, StateCold, StateDeleting, StateLost},
 	StateLost:     {StateDeleting},
 	StateDeleting: {StateDeleted},
 	StateDeleted:  {},
@@ -93,7 +96,7 @@ const HomeDir = "/home/sandbox"
 type Sandbox struct {
 	ID         string            `json:"id" doc:"One life of the key, 20 lower-case base32 characters"`
 	Key        string            `json:"key" doc:"The name it was opened by"`
-	State      State             `json:"state" enum:"cold,starting,running,stopping,lost,deleting,deleted"`
+	State      State             `json:"state" enum:"cold,starting,running,stopping,stopped,lost,deleting,deleted"`
 	Generation int64             `json:"generation" doc:"Environments this id has had"`
 	Driver     string            `json:"driver"`
 	Runtime    string            `json:"runtime"`

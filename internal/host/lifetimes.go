@@ -30,7 +30,7 @@ func (h *Host) CloseSandbox(ctx context.Context, id string) (sandboxd.Sandbox, e
 	b.unqueue()
 	rec, err := b.exclusive(ctx, func(ctx context.Context) (sandboxd.SandboxRecord, error) {
 		p := stopped("closed on request")
-		p.close = true
+		p.close, p.discard = true, true
 		return b.endLocked(ctx, p)
 	})
 	return rec.Sandbox, err

@@ -1,6 +1,7 @@
 package docker
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -19,6 +20,10 @@ type handle struct {
 	Boot       string          `json:"boot"`
 	Generation int64           `json:"generation"`
 	Limits     sandboxd.Limits `json:"limits"`
+	// Made is the label of the generation for which the container was made, if that is
+	// an earlier one; Writable says that what was installed outlives the processes.
+	Made     string `json:"made,omitempty"`
+	Writable bool   `json:"writable,omitempty"`
 }
 
 func (h handle) encode() (sandboxd.Handle, error) { return json.Marshal(h) }
@@ -53,13 +58,16 @@ func (d *Driver) Adopt(ctx context.Context, id string, raw sandboxd.Handle) erro
 	if isClass(err, sandboxd.ClassUnavailable) {
 		return err // nothing is known: it may well run
 	}
-	if cerr := d.clean(context.WithoutCancel(ctx), id); cerr != nil {
-		return cerr
-	}
 	gone := sandboxd.Wrap(sandboxd.ClassGone, err, "the sandbox's environment is gone")
 	var known *endedError
 	if errors.As(err, &known) {
 		gone.Ending = &known.ending
+	}
+	if known != nil && h.Writable {
+		return gone // no process is left; what was installed may be kept
+	}
+	if cerr := d.clean(context.WithoutCancel(ctx), id); cerr != nil {
+		return cerr
 	}
 	return gone
 }
@@ -86,7 +94,7 @@ func (d *Driver) adopt(ctx context.Context, e *environment, h handle) error {
 	}
 	labels := seen.Config.Labels
 	if seen.ID != h.Container || labels[labelID] != e.id || labels[labelData] != d.data ||
-		labels[labelGeneration] != strconv.FormatInt(h.Generation, 10) {
+		labels[labelGeneration] != cmp.Or(h.Made, strconv.FormatInt(h.Generation, 10)) {
 		return errors.New("the container is another sandbox's")
 	}
 	if seen.State.Running {

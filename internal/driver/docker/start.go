@@ -99,6 +99,9 @@ func conflict() error {
 }
 
 func (d *Driver) startIn(ctx context.Context, e *environment, spec sandboxd.EnvironmentSpec, again bool) (sandboxd.Handle, error) {
+	if spec.Kept {
+		return d.startKept(ctx, e, spec)
+	}
 	if again {
 		if err := d.clean(ctx, e.id); err != nil {
 			return nil, err
@@ -257,7 +260,7 @@ func (d *Driver) run(ctx context.Context, e *environment, spec sandboxd.Environm
 	}
 	handle, err := d.greet(ctx, conn, spec)
 	if err == nil {
-		handle.Container, handle.Boot = e.container, d.bootID
+		handle.Container, handle.Boot, handle.Made, handle.Writable = e.container, d.bootID, e.made, spec.WritableRoot
 		err = d.commit(e, conn)
 	}
 	if err != nil {
