@@ -65,7 +65,7 @@ type EnvironmentSpec struct {
 
 	Image        string // what is installed; empty for the driver's default
 	OCIRuntime   string // how a container is isolated, as "runsc"; empty for the default
-	WritableRoot bool   // the root file system takes writes; they are lost with the environment
+	WritableRoot bool   // the root file system takes writes; they are lost with the environment unless a Keeper keeps them
 	Bridge       bool   // a network of the tenant's own, which reaches the world
 	Kept         bool   // begin with what Keeper.Keep kept, else ClassGone; nothing of it is lost by a failure
 }
