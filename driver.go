@@ -65,8 +65,9 @@ type EnvironmentSpec struct {
 
 	Image        string // what is installed; empty for the driver's default
 	OCIRuntime   string // how a container is isolated, as "runsc"; empty for the default
-	WritableRoot bool   // the root file system takes writes; they are lost with the environment
+	WritableRoot bool   // the root file system takes writes; they are lost with the environment unless a Keeper keeps them
 	Bridge       bool   // a network of the tenant's own, which reaches the world
+	Kept         bool   // begin with what Keeper.Keep kept, else ClassGone; nothing of it is lost by a failure
 }
 
 // EnvironmentStatus is a driver's observation.
@@ -199,6 +200,15 @@ type ProcessRefusals interface {
 	// ProcessRefusals counts the processes and threads that a running environment was
 	// refused since it was started or adopted. counted is false where nobody can tell.
 	ProcessRefusals(id string) (n int64, counted bool)
+}
+
+// Keeper is the optional power of a driver to keep what was installed in an
+// environment with a writable root, while it has no processes.
+type Keeper interface {
+	// Keep ends every process of an environment as Stop does, but keeps its root for a
+	// Start that says Kept; one that has ended, or was kept before, too. Stop removes
+	// what was kept. ClassGone when nothing is there.
+	Keep(ctx context.Context, id string) error
 }
 
 // Sampler is the optional power of a driver to measure what the processes of an

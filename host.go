@@ -23,9 +23,10 @@ type Host interface {
 	// List answers every sandbox that is not deleted, oldest first; with key set,
 	// that one or none.
 	List(ctx context.Context, key string) ([]Sandbox, error)
-	// Start brings a cold sandbox to running; running is no error.
+	// Start brings a cold or stopped sandbox to running; running is no error.
 	Start(ctx context.Context, id string) (Sandbox, error)
-	// Stop ends the environment and keeps the files; cold is no error.
+	// Stop ends the environment and keeps the files: in cold, or in stopped where the
+	// root is writable and the driver keeps what was installed. Neither is an error.
 	Stop(ctx context.Context, id string) (Sandbox, error)
 	// Delete removes environment and files, from every state. It returns when the
 	// delete is accepted and the place free; a second delete is ClassGone.

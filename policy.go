@@ -87,9 +87,9 @@ type Lifetimes interface {
 	// Attach is Open of a key with Start false, but ClassNotFound where Open would
 	// create. It opens a closed sandbox again.
 	Attach(ctx context.Context, key string) (Sandbox, error)
-	// CloseSandbox ends the sandbox in cold, also where Stop keeps an environment that was
-	// changed. Its files stay; it counts for no ceiling. Closing a closed one is no
-	// error.
+	// CloseSandbox is Stop, and the sandbox is not open any more: it counts for no
+	// ceiling. What Stop keeps stays, until Policy.EnvironmentTTLS. Closing a closed one
+	// is no error.
 	CloseSandbox(ctx context.Context, id string) (Sandbox, error)
 	// Awake says which clock governs the sandbox and what keeps it. It counts as no use.
 	Awake(ctx context.Context, id string) (Awake, error)

@@ -18,14 +18,16 @@ func InSeconds(d time.Duration) Seconds { return Seconds(d.Seconds()) }
 type State string
 
 // The states that exist so far. cold: files, no environment. preparing: it waits for
-// the image of its runtime. lost: the record says there was an environment or files and
-// the host finds neither.
+// the image of its runtime. stopped: an environment without processes, kept for what
+// was installed in it. lost: the record says there was an environment or files and the
+// host finds neither.
 const (
 	StateCold      State = "cold"
 	StatePreparing State = "preparing"
 	StateStarting  State = "starting"
 	StateRunning   State = "running"
 	StateStopping  State = "stopping"
+	StateStopped   State = "stopped"
 	StateLost      State = "lost"
 	StateDeleting  State = "deleting"
 	StateDeleted   State = "deleted"
@@ -33,16 +35,17 @@ const (
 
 // States lists every state, for tests that must reach each.
 func States() []State {
-	return []State{StateCold, StatePreparing, StateStarting, StateRunning, StateStopping, StateLost, StateDeleting, StateDeleted}
+	return []State{StateCold, StatePreparing, StateStarting, StateRunning, StateStopping, StateStopped, StateLost, StateDeleting, StateDeleted}
 }
 
 var transitions = map[State][]State{
 	"":             {StateCold},
 	StateCold:      {StatePreparing, StateStarting, StateDeleting, StateLost},
 	StatePreparing: {StateStarting, StateCold, StateDeleting},
-	StateStarting:  {StateRunning, StateCold, StateDeleting},
-	StateRunning:   {StateStopping, StateCold, StateDeleting},
-	StateStopping:  {StateCold, StateDeleting},
+	StateStarting:  {StateRunning, StateCold, StateStopped, StateDeleting},
+	StateRunning:   {StateStopping, StateCold, StateStopped, StateDeleting},
+	StateStopping:  {StateCold, StateStopped, StateDeleting},
+	StateStopped:   {StateStarting, StateCold, StateDeleting, StateLost},
 	StateLost:      {StateDeleting},
 	StateDeleting:  {StateDeleted},
 	StateDeleted:   {},
@@ -93,7 +96,7 @@ const HomeDir = "/home/sandbox"
 type Sandbox struct {
 	ID         string            `json:"id" doc:"One life of the key, 20 lower-case base32 characters"`
 	Key        string            `json:"key" doc:"The name it was opened by"`
-	State      State             `json:"state" enum:"cold,preparing,starting,running,stopping,lost,deleting,deleted"`
+	State      State             `json:"state" enum:"cold,preparing,starting,running,stopping,stopped,lost,deleting,deleted"`
 	Generation int64             `json:"generation" doc:"Environments this id has had"`
 	Driver     string            `json:"driver"`
 	Runtime    string            `json:"runtime"`

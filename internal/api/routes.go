@@ -34,7 +34,7 @@ func routes() []route {
 		{op("DELETE", box, "delete-sandbox", "Delete environment and files, or with keep=files close"), typed((*face).remove)},
 		{op("POST", box+"/start", "start-sandbox", "Start the environment"), typed((*face).start)},
 		{op("POST", box+"/stop", "stop-sandbox", "Stop the environment and keep the files"), typed((*face).stop)},
-		{op("POST", box+"/close", "close-sandbox", "Stop, keep nothing but the files, and count for no ceiling"), typed((*face).closeSandbox)},
+		{op("POST", box+"/close", "close-sandbox", "Stop, and count for no ceiling: open no more"), typed((*face).closeSandbox)},
 		{op("GET", box+"/awake", "awake", "What keeps the sandbox awake, and when it is closed"), typed((*face).awake)},
 		{op("POST", box+"/renew", "renew", "Wind the sandbox's clock up, as a request of its owner does"), typed((*face).renew)},
 		{op("GET", box+"/holds", "list-holds", "List the holds in force"), typed((*face).holds)},

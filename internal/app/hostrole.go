@@ -24,8 +24,9 @@ func (s *server) openHostListener(ctx context.Context, dir *datadir.Dir, key, ho
 	if s.hostOnly {
 		roles = roles[:1]
 	}
+	_, keeps := s.drivers[0].(sandboxd.Keeper) // a session names no driver
 	addr, err := listen(ctx, s.o.HostListen, hostlistener.New(hostlistener.Config{Machine: s.host, Sessions: s.sessions, Token: hostToken, OtherToken: key,
-		SessionKey: sessionKey, Ready: s.ready, Version: Version, Roles: roles, Prewarm: s.o.Prewarm, Log: s.log}), s.opened, s.failed)
+		SessionKey: sessionKey, Ready: s.ready, Version: Version, Roles: roles, Prewarm: s.o.Prewarm, Keeps: keeps, Log: s.log}), s.opened, s.failed)
 	if err != nil {
 		return err
 	}

@@ -105,16 +105,16 @@ func (b *box) setEnvironment(env *environment) {
 }
 
 // endEnvironment stops the environment, if there is one, and ends its commands
-// with it.
-func (b *box) endEnvironment(ctx context.Context, ending sandboxd.Ending) error {
+// with it. It says whether what else there is of it was kept.
+func (b *box) endEnvironment(ctx context.Context, ending sandboxd.Ending, keep bool) (kept bool, err error) {
 	env := b.environment()
 	if env != nil {
 		for _, c := range env.commandList() {
 			c.intend(environmentCause(ending.Cause))
 		}
 	}
-	if err := b.driver.Stop(ctx, b.id); err != nil {
-		return err
+	if kept, err = b.endProcesses(ctx, keep); err != nil {
+		return false, err
 	}
 	if env != nil {
 		b.setEnvironment(nil)
@@ -128,7 +128,7 @@ func (b *box) endEnvironment(ctx context.Context, ending sandboxd.Ending) error 
 			c.lose(ending)
 		}
 	}
-	return nil
+	return kept, nil
 }
 
 // environmentCause is what the end of an environment is for its commands.

@@ -134,7 +134,7 @@ func (b *box) ready(ctx context.Context, rec sandboxd.SandboxRecord) (*environme
 	if env := b.environment(); env != nil && env.ctx.Err() == nil {
 		return env, nil
 	}
-	if end := rec.LastEnding; rec.State == sandboxd.StateCold && end != nil && !wakes(end.Cause) {
+	if end := rec.LastEnding; rec.State != sandboxd.StateLost && !rec.State.HasEnvironment() && end != nil && !wakes(end.Cause) {
 		err := sandboxd.Errorf(sandboxd.ClassGone, "the environment ended: %s", end.Cause).
 			WithHint("the files are kept; start the sandbox to begin its next generation")
 		err.Ending = end

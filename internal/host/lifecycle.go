@@ -262,7 +262,7 @@ func (h *Host) acceptDelete(ctx context.Context, b *box, may func(*sandboxd.Sand
 func (h *Host) finishDelete(b *box) {
 	err := b.conclude(func(ctx context.Context) (sandboxd.SandboxRecord, error) {
 		deleted := sandboxd.Ending{Cause: sandboxd.CauseStopped, Message: "the sandbox was deleted", At: time.Now().UTC()}
-		if err := b.endEnvironment(ctx, deleted); err != nil {
+		if _, err := b.endEnvironment(ctx, deleted, false); err != nil {
 			return sandboxd.SandboxRecord{}, err
 		}
 		fpDeleteStopped.Hit()
@@ -326,20 +326,22 @@ func (b *box) startLocked(ctx context.Context, enter func(sandboxd.SandboxRecord
 	switch rec.State {
 	case sandboxd.StateLost:
 		return rec, sandboxd.Errorf(sandboxd.ClassUnavailable, "the files of this sandbox are lost; it is not replaced by an empty one")
-	case sandboxd.StateCold:
+	case sandboxd.StateCold, sandboxd.StateStopped:
 	default:
 		return rec, sandboxd.Errorf(sandboxd.ClassBusy, "the sandbox is %s", rec.State)
 	}
 	if err := enter(rec); err != nil {
 		return rec, err
 	}
-	before := rec
-	if rec, err = b.prepare(ctx, rec); err != nil {
-		_, uerr := b.update(context.WithoutCancel(ctx), func(r *sandboxd.SandboxRecord) error {
-			r.Open = staysOpen(r.Face)
-			return nil
-		})
-		return rec, errors.Join(err, uerr)
+	before, kept := rec, rec.State == sandboxd.StateStopped
+	if !kept { // else what is to run is there
+		if rec, err = b.prepare(ctx, rec); err != nil {
+			_, uerr := b.update(context.WithoutCancel(ctx), func(r *sandboxd.SandboxRecord) error {
+				r.Open = staysOpen(r.Face)
+				return nil
+			})
+			return rec, errors.Join(err, uerr)
+		}
 	}
 	nonce, image := newNonce(), rec.Image
 	rec, err = b.update(ctx, func(r *sandboxd.SandboxRecord) error {
@@ -356,13 +358,14 @@ func (b *box) startLocked(ctx context.Context, enter func(sandboxd.SandboxRecord
 		return rec, err
 	}
 	fpStartIntent.Hit()
-	running, err := b.launch(ctx, rec)
+	running, err := b.launch(ctx, rec, kept)
 	if err == nil {
 		return running, nil
 	}
 	// The work's own context may be what failed: cleaning up must not fail with it.
 	clean := context.WithoutCancel(ctx)
-	if serr := b.driver.Stop(clean, b.id); serr != nil {
+	kept, serr := b.endProcesses(clean, kept)
+	if serr != nil {
 		b.h.log.Error("half-made environment not removed", "sandbox", b.id, "err", serr)
 	}
 	b.h.log.Warn("start failed", "sandbox", b.id, "err", err)
@@ -371,7 +374,7 @@ func (b *box) startLocked(ctx context.Context, enter func(sandboxd.SandboxRecord
 			return nil // deleted meanwhile
 		}
 		r.Open = staysOpen(r.Face)
-		r.State, r.Handle = sandboxd.StateCold, nil
+		r.State, r.Handle = without(kept), nil
 		r.LastEnding = &sandboxd.Ending{Cause: sandboxd.CauseStartFailed, Message: publicText(err), At: time.Now().UTC()}
 		return nil
 	})
@@ -385,12 +388,12 @@ func (b *box) startLocked(ctx context.Context, enter func(sandboxd.SandboxRecord
 }
 
 // launch asks the driver and attaches to the init. Its caller cleans up.
-func (b *box) launch(ctx context.Context, rec sandboxd.SandboxRecord) (sandboxd.SandboxRecord, error) {
+func (b *box) launch(ctx context.Context, rec sandboxd.SandboxRecord, kept bool) (sandboxd.SandboxRecord, error) {
 	work, home := b.h.root.Dirs(rec.Key)
 	handle, err := b.driver.Start(ctx, sandboxd.EnvironmentSpec{
 		ID: rec.ID, Generation: rec.Generation, Workspace: work, Home: home, CABundle: b.h.cfg.CABundle, UID: rec.UID,
 		Hostname: "sandbox", Limits: rec.Limits, Nonce: rec.Nonce, Tenant: rec.Tenant,
-		Image: rec.Image, OCIRuntime: rec.OCIRuntime, WritableRoot: rec.Root == sandboxd.RootWritable,
+		Image: rec.Image, OCIRuntime: rec.OCIRuntime, WritableRoot: rec.Root == sandboxd.RootWritable, Kept: kept,
 		Bridge: rec.Network.Mode == sandboxd.NetworkBridge,
 	})
 	if err != nil {
@@ -475,7 +478,12 @@ func (p parting) part(r *sandboxd.SandboxRecord, now sandboxd.Moment) {
 
 // toCold ends the environment, if there still is one, and records why.
 func (b *box) toCold(ctx context.Context, p parting) (sandboxd.SandboxRecord, error) {
-	if err := b.endEnvironment(ctx, p.ending); err != nil {
+	rec, err := b.h.store.Get(ctx, b.id)
+	if err != nil {
+		return rec, err
+	}
+	kept, err := b.endEnvironment(ctx, p.ending, b.keeps(rec))
+	if err != nil {
 		return sandboxd.SandboxRecord{}, err
 	}
 	fpStopDone.Hit()
@@ -483,7 +491,7 @@ func (b *box) toCold(ctx context.Context, p parting) (sandboxd.SandboxRecord, er
 		if !r.State.HasEnvironment() && r.State != sandboxd.StatePreparing {
 			return nil
 		}
-		r.State, r.Handle, r.Nonce = sandboxd.StateCold, nil, ""
+		r.State, r.Handle, r.Nonce = without(kept), nil, ""
 		r.LastEnding = &p.ending
 		p.part(r, b.h.clock())
 		return nil

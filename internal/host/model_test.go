@@ -21,6 +21,7 @@ import (
 	"sandboxd/client"
 	"sandboxd/internal/api"
 	"sandboxd/internal/driver/fake"
+	"sandboxd/internal/pressure"
 	"sandboxd/internal/store"
 )
 
@@ -32,7 +33,9 @@ type model struct {
 	gen    int64
 	asked  bool // the last environment ended because a caller asked, or there was none
 	file   string
-	shelf  shelfState // not of the key, and known from the world before each step
+	// kept says that a stopped environment keeps what was installed.
+	kept  bool
+	shelf shelfState // not of the key, and known from the world before each step
 }
 
 // shelfState is what becomes of a sandbox that needs the image of its runtime.
@@ -40,6 +43,16 @@ type shelfState struct {
 	there  bool // nothing is to be prepared
 	broken bool // preparing fails
 }
+
+// over is m after its environment ended.
+func (m model) over(asked bool) model {
+	if m.state == sandboxd.StateRunning {
+		m.state, m.asked = without(m.kept), asked
+	}
+	return m
+}
+
+func (m model) rests() bool { return m.state == sandboxd.StateCold || m.state == sandboxd.StateStopped }
 
 type opResult struct {
 	sb  sandboxd.Sandbox
@@ -63,8 +76,8 @@ func started(m model) (model, sandboxd.Class) {
 	switch m.state {
 	case sandboxd.StateLost:
 		return m, sandboxd.ClassUnavailable
-	case sandboxd.StateCold:
-		if m.asked = true; m.shelf.broken && !m.shelf.there {
+	case sandboxd.StateCold, sandboxd.StateStopped:
+		if m.asked = true; m.state == sandboxd.StateCold && m.shelf.broken && !m.shelf.there {
 			return m, sandboxd.ClassUnavailable
 		}
 		m.state, m.gen = sandboxd.StateRunning, m.gen+1
@@ -85,7 +98,7 @@ func present(op func(m model) (model, sandboxd.Class)) func(m model) (model, san
 var modelOps = []modelOp{
 	{name: "open", apply: func(m model) (model, sandboxd.Class) {
 		if !m.exists {
-			m = model{exists: true, state: sandboxd.StateCold, asked: true, shelf: m.shelf}
+			m = model{exists: true, state: sandboxd.StateCold, asked: true, kept: m.kept, shelf: m.shelf}
 		}
 		return started(m)
 	}, invoke: func(w *modelWorld) opResult {
@@ -94,7 +107,7 @@ var modelOps = []modelOp{
 	}},
 	{name: "open-cold", apply: func(m model) (model, sandboxd.Class) {
 		if !m.exists {
-			m = model{exists: true, state: sandboxd.StateCold, asked: true, shelf: m.shelf}
+			m = model{exists: true, state: sandboxd.StateCold, asked: true, kept: m.kept, shelf: m.shelf}
 		}
 		return m, ""
 	}, invoke: func(w *modelWorld) opResult {
@@ -105,19 +118,46 @@ var modelOps = []modelOp{
 	{name: "start", apply: present(started), invoke: func(w *modelWorld) opResult {
 		return w.on(func(id string) opResult { sb, err := w.host.Start(w.ctx, id); return opResult{sb: sb, err: err} })
 	}},
-	{name: "stop", apply: present(func(m model) (model, sandboxd.Class) {
-		if m.state == sandboxd.StateRunning {
-			m.state, m.asked = sandboxd.StateCold, true
-		}
-		return m, ""
-	}), invoke: func(w *modelWorld) opResult {
+	{name: "stop", apply: present(func(m model) (model, sandboxd.Class) { return m.over(true), "" }), invoke: func(w *modelWorld) opResult {
 		return w.on(func(id string) opResult { sb, err := w.host.Stop(w.ctx, id); return opResult{sb: sb, err: err} })
 	}},
-	{name: "delete", apply: present(func(m model) (model, sandboxd.Class) { return model{shelf: m.shelf}, "" }), invoke: func(w *modelWorld) opResult {
+	{name: "close", apply: present(func(m model) (model, sandboxd.Class) {
+		return m.over(true), ""
+	}), invoke: func(w *modelWorld) opResult {
+		return w.on(func(id string) opResult {
+			sb, err := w.host.(sandboxd.Lifetimes).CloseSandbox(w.ctx, id)
+			return opResult{sb: sb, err: err}
+		})
+	}},
+	{name: "idle-close", solo: true, apply: func(m model) (model, sandboxd.Class) {
+		return m.over(true), "" // a command starts it again
+	}, invoke: func(w *modelWorld) opResult {
+		if sb, ok := w.present(); ok && sb.Open {
+			b, env := w.embedded.up(sb.ID)
+			w.until("its commands have ended", func() bool { return env == nil || len(env.commandList()) == 0 })
+			zero := sandboxd.DefaultPolicy()
+			zero.IdleTimeoutS = new(sandboxd.Seconds)
+			w.until("it is closed", func() bool {
+				b.closeIdle(zero)
+				now, err := w.host.Get(w.ctx, sb.ID)
+				return err == nil && !now.Open
+			})
+		}
+		return opResult{}
+	}},
+	{name: "evict", solo: true, apply: func(m model) (model, sandboxd.Class) {
+		return m.over(false), "" // a command is told
+	}, invoke: func(w *modelWorld) opResult {
+		if sb, ok := w.present(); ok && sb.State == sandboxd.StateRunning {
+			w.until("it is evicted", func() bool { return w.embedded.evictForMemory(pressure.Reading{Total: 1 << 30}) })
+		}
+		return opResult{}
+	}},
+	{name: "delete", apply: present(func(m model) (model, sandboxd.Class) { return model{kept: m.kept, shelf: m.shelf}, "" }), invoke: func(w *modelWorld) opResult {
 		return w.on(func(id string) opResult { return opResult{err: w.host.Delete(w.ctx, id)} })
 	}},
 	{name: "exec", apply: present(func(m model) (model, sandboxd.Class) {
-		if m.state == sandboxd.StateCold && !m.asked {
+		if m.rests() && !m.asked {
 			return m, sandboxd.ClassGone
 		}
 		return started(m)
@@ -168,16 +208,13 @@ var modelOps = []modelOp{
 		return opResult{err: err}
 	}},
 	{name: "kill", solo: true, apply: func(m model) (model, sandboxd.Class) {
-		if m.exists && m.state == sandboxd.StateRunning {
-			m.state, m.asked = sandboxd.StateCold, false
-		}
-		return m, ""
+		return m.over(false), ""
 	}, invoke: func(w *modelWorld) opResult {
 		if sb, ok := w.present(); ok && sb.State == sandboxd.StateRunning {
 			w.world.Kill(sb.ID)
 			w.until("the death is noticed", func() bool {
 				now, err := w.host.Get(w.ctx, sb.ID)
-				return err == nil && now.State == sandboxd.StateCold
+				return err == nil && !now.State.HasEnvironment()
 			})
 		}
 		return opResult{}
@@ -187,12 +224,12 @@ var modelOps = []modelOp{
 		return opResult{}
 	}},
 	{name: "lose-files", solo: true, apply: func(m model) (model, sandboxd.Class) {
-		if m.exists && m.state == sandboxd.StateCold && m.gen > 0 {
+		if m.exists && m.rests() && m.gen > 0 {
 			m.state, m.file = sandboxd.StateLost, ""
 		}
 		return m, ""
 	}, invoke: func(w *modelWorld) opResult {
-		if sb, ok := w.present(); ok && sb.State == sandboxd.StateCold && sb.Generation > 0 {
+		if sb, ok := w.present(); ok && !sb.State.HasEnvironment() && sb.State != sandboxd.StateLost && sb.Generation > 0 {
 			if err := os.RemoveAll(filepath.Join(w.dir, "workspaces", "k")); err != nil {
 				w.t.Fatal(err)
 			}
@@ -414,9 +451,10 @@ func (m *modelRun) check() {
 		if err := os.Mkdir(dir, 0o700); err != nil {
 			rt.Fatal(err)
 		}
+		kept := rapid.Bool().Draw(rt, "kept")
 		w := &modelWorld{
 			t: rt, ctx: t.Context(), dir: dir, world: fake.NewWorld(fake.Config{}), shelf: &shelf{}, reach: m.reach,
-			store: recordingStore{store.NewMemory(), seen},
+			store: recordingStore{store.NewMemory(), seen, kept},
 		}
 		w.start()
 		defer func() {
@@ -426,7 +464,7 @@ func (m *modelRun) check() {
 			w.stop()
 			os.RemoveAll(dir)
 		}()
-		m := model{}
+		m := model{kept: kept}
 		steps := rapid.IntRange(20, 30).Draw(rt, "steps")
 		for range steps {
 			seen.steps++
@@ -515,7 +553,7 @@ func concurrentStep(rt *rapid.T, w *modelWorld, m model, seen *reached) model {
 // begun is what an operation that starts a sandbox leaves when the start was stopped.
 func begun(m model, op modelOp) model {
 	if !m.exists && op.name == "open" {
-		m = model{exists: true, state: sandboxd.StateCold, shelf: m.shelf}
+		m = model{exists: true, state: sandboxd.StateCold, kept: m.kept, shelf: m.shelf}
 	}
 	m.asked = m.asked || m.state == sandboxd.StateCold
 	return m
@@ -555,7 +593,8 @@ func outcomes(m model, a, b modelOp, ra, rb opResult) []model {
 // recordingStore notes which states are ever stored.
 type recordingStore struct {
 	sandboxd.HostStore
-	seen *reached
+	seen     *reached
+	writable bool // its sandboxes have a root that takes writes
 }
 
 func (s recordingStore) note(state sandboxd.State) {
@@ -568,6 +607,9 @@ func (s recordingStore) note(state sandboxd.State) {
 }
 
 func (s recordingStore) Create(ctx context.Context, rec sandboxd.SandboxRecord, pool sandboxd.UIDPool) (sandboxd.SandboxRecord, bool, error) {
+	if s.writable {
+		rec.Root = sandboxd.RootWritable
+	}
 	rec, created, err := s.HostStore.Create(ctx, rec, pool)
 	s.note(rec.State)
 	return rec, created, err

@@ -157,7 +157,7 @@ func (h *Host) seen(rec sandboxd.SandboxRecord) sandboxd.Sandbox {
 	return rec.Sandbox
 }
 
-// ImagesInUse are the images that sandboxes have or, where their runtime is not in the
+// ImagesInUse are the images that sandboxes have, also kept ones, or, where their runtime is not in the
 // catalogue any more, cannot do without.
 func (h *Host) ImagesInUse(ctx context.Context) ([]string, error) {
 	recs, err := h.store.List(ctx)
@@ -166,7 +166,7 @@ func (h *Host) ImagesInUse(ctx context.Context) ([]string, error) {
 	}
 	var used []string
 	for _, rec := range recs {
-		if _, listed := h.entry(rec.Runtime); rec.Image != "" && (rec.State.HasEnvironment() || !listed) {
+		if _, listed := h.entry(rec.Runtime); rec.Image != "" && (rec.State.HasEnvironment() || rec.State == sandboxd.StateStopped || !listed) {
 			used = append(used, rec.Image)
 		}
 	}

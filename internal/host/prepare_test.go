@@ -351,7 +351,26 @@ func TestAnotherCatalogue(t *testing.T) {
 		if used, err := w.h.ImagesInUse(t.Context()); err != nil || !slices.Equal(used, []string{before.Image}) {
 			t.Errorf("while it runs %q are in use, %v", used, err)
 		}
-		if _, err := w.h.Stop(t.Context(), before.ID); err != nil {
+		stop := func() {
+			t.Helper()
+			if sb, err := w.h.Stop(t.Context(), before.ID); err != nil || sb.State != sandboxd.StateStopped {
+				t.Fatalf("%+v, %v", sb, err)
+			}
+		}
+		stop()
+		// What was installed is on top of the image that it has.
+		if used, err := w.h.ImagesInUse(t.Context()); err != nil || !slices.Equal(used, []string{before.Image}) {
+			t.Errorf("while it is kept %q are in use, %v", used, err)
+		}
+		if kept, err := w.h.Start(t.Context(), before.ID); err != nil || kept.Image != before.Image || kept.Generation != 2 {
+			t.Errorf("%+v, %v", kept, err)
+		}
+		stop()
+		rec, err := w.h.record(t.Context(), before.ID)
+		if err == nil {
+			_, err = w.h.boxOf(rec).discardKept(t.Context())
+		}
+		if err != nil {
 			t.Fatal(err)
 		}
 		if used, err := w.h.ImagesInUse(t.Context()); err != nil || len(used) != 0 {
@@ -359,7 +378,7 @@ func TestAnotherCatalogue(t *testing.T) {
 		}
 		w.built <- nil
 		after, err := w.h.Start(t.Context(), before.ID)
-		if err != nil || after.Image == before.Image || after.Generation != 2 {
+		if err != nil || after.Image == before.Image || after.Generation != 3 {
 			t.Errorf("%+v, %v", after, err)
 		}
 		if _, err := w.h.Stop(t.Context(), before.ID); err != nil {

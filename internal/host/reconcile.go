@@ -35,7 +35,7 @@ func (h *Host) reconcile(ctx context.Context) error {
 	}
 	h.countAll(recs)
 	for i, rec := range recs {
-		if rec.State == sandboxd.StateCold && h.root.Exists(rec.Key, rec.ID) {
+		if without := rec.State == sandboxd.StateCold || rec.State == sandboxd.StateStopped; without && h.root.Exists(rec.Key, rec.ID) {
 			continue // nothing to compare with: the common case costs one look
 		}
 		slots <- struct{}{}
@@ -103,7 +103,7 @@ func (h *Host) settle(ctx context.Context, rec sandboxd.SandboxRecord) error {
 		return h.settleCold(ctx, b, parting{ending: sandboxd.Ending{Cause: sandboxd.CauseStartFailed, Message: "the host ended during the start", At: time.Now().UTC()}})
 	case sandboxd.StateStopping:
 		return h.settleCold(ctx, b, resumed(rec))
-	case sandboxd.StateCold:
+	case sandboxd.StateCold, sandboxd.StateStopped:
 		return h.settleFiles(ctx, b, rec)
 	}
 	return nil

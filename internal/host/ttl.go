@@ -8,11 +8,12 @@ import (
 	"sandboxd/internal/clock"
 )
 
-// sweepTTL deletes closed sandboxes whose files nobody used for the policy's time. It
+// sweepTTL removes environments that are kept for longer than the policy's time, and
+// deletes closed sandboxes whose files nobody used for the policy's time. It
 // starts nothing and takes no place. Of what is overdue by a clock.Leap one goes in
 // each sweep, so that a wrong clock costs one and not all before it is seen.
 func (h *Host) sweepTTL(policy sandboxd.Policy) {
-	if policy.WorkspaceTTLS == nil {
+	if policy.WorkspaceTTLS == nil && policy.EnvironmentTTLS == nil {
 		return
 	}
 	recs, err := h.store.List(h.ctx)
@@ -22,9 +23,13 @@ func (h *Host) sweepTTL(policy sandboxd.Policy) {
 		}
 		return
 	}
+	h.sweepKept(policy, recs)
+	if policy.WorkspaceTTLS == nil {
+		return
+	}
 	ttl, leapt := policy.WorkspaceTTLS.Duration(), false
 	for _, rec := range recs {
-		if rec.Open || rec.State != sandboxd.StateCold {
+		if rec.Open || rec.State != sandboxd.StateCold && rec.State != sandboxd.StateStopped {
 			continue
 		}
 		age, known := h.unused(rec)
@@ -38,6 +43,38 @@ func (h *Host) sweepTTL(policy sandboxd.Policy) {
 		leapt = leapt || age-ttl > clock.Leap
 		if err := h.purge(rec.ID, ttl); err != nil && h.ctx.Err() == nil {
 			h.log.Error("an old sandbox is not deleted", "sandbox", rec.ID, "key", rec.Key, "err", err)
+		}
+	}
+}
+
+// sweepKept removes the environments of sandboxes that are stopped for too long. Their
+// files stay. Of what is overdue by a leap, one goes.
+func (h *Host) sweepKept(policy sandboxd.Policy, recs []sandboxd.SandboxRecord) {
+	if policy.EnvironmentTTLS == nil {
+		return
+	}
+	ttl := policy.EnvironmentTTLS.Duration()
+	overdue := func(r sandboxd.SandboxRecord) time.Duration {
+		return clock.Elapsed(r.Life.Ended, h.clock()) - ttl
+	}
+	leapt := false
+	for _, rec := range recs {
+		if late := overdue(rec); rec.State != sandboxd.StateStopped || late < 0 || late > clock.Leap && leapt {
+			continue
+		} else if late > clock.Leap {
+			leapt = true
+		}
+		b := h.boxOf(rec)
+		_, err := b.attempt(func(ctx context.Context) (sandboxd.SandboxRecord, error) {
+			now, err := h.store.Get(ctx, b.id)
+			if err != nil || now.State != sandboxd.StateStopped || overdue(now) < 0 {
+				return now, err
+			}
+			h.log.Info("what was installed is removed: it was stopped for too long", "sandbox", b.id, "key", b.key, "environment_ttl", ttl)
+			return b.discardKept(ctx)
+		})
+		if err != nil && h.ctx.Err() == nil {
+			h.log.Error("a kept environment is not removed", "sandbox", b.id, "err", err)
 		}
 	}
 }
@@ -73,7 +110,7 @@ func (h *Host) stampUsed(id string) {
 // purge deletes a sandbox if it is still closed and unused.
 func (h *Host) purge(id string, ttl time.Duration) error {
 	return h.deleteIf(h.ctx, id, func(r *sandboxd.SandboxRecord) error {
-		if age, known := h.unused(*r); r.Open || r.State != sandboxd.StateCold || !known || age < ttl {
+		if age, known := h.unused(*r); r.Open || r.State != sandboxd.StateCold && r.State != sandboxd.StateStopped || !known || age < ttl {
 			return errUsed
 		}
 		h.log.Warn("deleted: nobody used its files", "sandbox", r.ID, "key", r.Key, "workspace_ttl", ttl)

@@ -34,6 +34,7 @@ type lifetimes struct {
 	used   sandboxd.SandboxUsage
 	opens  func()            // before an opening is done
 	refuse error             // what an opening fails with
+	root   string            // of the runtime python
 	names  map[string]string // runtimes of sandboxes, by id
 }
 
@@ -101,7 +102,7 @@ func (l *lifetimes) Runtimes(ctx context.Context) ([]sandboxd.Runtime, error) {
 	list, err := l.Host.Runtimes(ctx)
 	if err == nil {
 		other := list[0]
-		other.Name = "python"
+		other.Name, other.Root = "python", l.root
 		list = append([]sandboxd.Runtime{other}, list...)
 	}
 	return list, err

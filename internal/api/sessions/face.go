@@ -45,6 +45,8 @@ type Config struct {
 	Routes []string
 	// Prewarm says that the images of runtimes are made when the host starts.
 	Prewarm bool
+	// Keeps says that the driver that sessions use keeps what was installed in a writable root.
+	Keeps bool
 	// Clock is nil for time.Now.
 	Clock func() time.Time
 	// Log takes one line a request, and the causes of errors. Nil discards.

@@ -98,6 +98,7 @@ func (f *Face) show(ctx context.Context, p sandboxd.Policy) (servicePolicy, erro
 			r.MemswapLimit = sizeText(*changed.SwapBytes)
 		}
 		s.Runtimes = append(s.Runtimes, r)
+		s.PersistContainers = s.PersistContainers || f.cfg.Keeps && rt.Root == sandboxd.RootWritable
 	}
 	slices.SortFunc(s.Runtimes, func(a, b runtimePolicy) int { return strings.Compare(a.Alias, b.Alias) })
 	return s, nil

@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"strings"
 	"testing"
+
+	"sandboxd"
 )
 
 func TestPolicyIsShownInTheWiresWords(t *testing.T) {
@@ -24,6 +26,23 @@ func TestPolicyIsShownInTheWiresWords(t *testing.T) {
 	}
 	if list := p["runtimes"].([]any); len(list) != 2 || list[0].(m)["alias"] != "machine" || list[1].(m)["alias"] != "python" || list[0].(m)["mem_limit"] != "1g" {
 		t.Errorf("%v", p["runtimes"])
+	}
+}
+
+// Containers persist where a runtime's root takes writes and the driver keeps it.
+func TestPersistentContainers(t *testing.T) {
+	r := newRig(t)
+	for _, try := range []struct {
+		root string
+		keep bool
+	}{{sandboxd.RootReadonly, true}, {sandboxd.RootWritable, false}, {sandboxd.RootWritable, true}} {
+		r.lifetimes.root = try.root
+		r.restart(func(c *Config) { c.Keeps = try.keep })
+		var p servicePolicy
+		r.do("GET", "/policy", serviceToken, nil).json(t, &p)
+		if want := try.keep && try.root == sandboxd.RootWritable; p.PersistContainers != want {
+			t.Errorf("%+v: %v", try, p.PersistContainers)
+		}
 	}
 }
 

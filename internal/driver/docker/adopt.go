@@ -1,6 +1,7 @@
 package docker
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -19,10 +20,15 @@ type handle struct {
 	Boot       string          `json:"boot"`
 	Generation int64           `json:"generation"`
 	Limits     sandboxd.Limits `json:"limits"`
+	// Made is the label of the generation for which the container was made, if that is
+	// an earlier one; Writable says that what was installed outlives the processes.
+	Made     string `json:"made,omitempty"`
+	Writable bool   `json:"writable,omitempty"`
 }
 
-func (d *Driver) handleOf(container string, spec sandboxd.EnvironmentSpec) (sandboxd.Handle, error) {
-	return json.Marshal(handle{Container: container, Boot: d.bootID, Generation: spec.Generation, Limits: spec.Limits})
+func (d *Driver) handleOf(e *environment, spec sandboxd.EnvironmentSpec) (sandboxd.Handle, error) {
+	return json.Marshal(handle{Container: e.container, Boot: d.bootID, Generation: spec.Generation, Limits: spec.Limits,
+		Made: e.made, Writable: spec.WritableRoot})
 }
 
 // Adopt is sandboxd.Driver's.
@@ -55,13 +61,16 @@ func (d *Driver) Adopt(ctx context.Context, id string, raw sandboxd.Handle) erro
 	if isClass(err, sandboxd.ClassUnavailable) {
 		return err // nothing is known: it may well run
 	}
-	if cerr := d.clear(context.WithoutCancel(ctx), id); cerr != nil {
-		return cerr
-	}
 	gone := sandboxd.Wrap(sandboxd.ClassGone, err, "the sandbox's environment is gone")
 	var known *endedError
 	if errors.As(err, &known) {
 		gone.Ending = &known.ending
+	}
+	if known != nil && h.Writable {
+		return gone // no process is left; what was installed may be kept
+	}
+	if cerr := d.clear(context.WithoutCancel(ctx), id); cerr != nil {
+		return cerr
 	}
 	return gone
 }
@@ -86,12 +95,11 @@ func (d *Driver) adopt(ctx context.Context, e *environment, h handle) error {
 	if err != nil {
 		return err
 	}
-	labels, generation := seen.Config.Labels, h.Generation
+	labels, made := seen.Config.Labels, cmp.Or(h.Made, strconv.FormatInt(h.Generation, 10))
 	if isMember(e.name) {
-		generation = 0 // it had none when it was made; the link is of the one that it has now
+		made = "0" // it had none when it was made; the link is of the one that it has now
 	}
-	if seen.ID != h.Container || labels[labelID] != e.name || labels[labelData] != d.data ||
-		labels[labelGeneration] != strconv.FormatInt(generation, 10) {
+	if seen.ID != h.Container || labels[labelID] != e.name || labels[labelData] != d.data || labels[labelGeneration] != made {
 		return errors.New("the container is another sandbox's")
 	}
 	if seen.State.Running {

@@ -109,6 +109,7 @@ type environment struct {
 	generation int64
 	limits     sandboxd.Limits
 	container  string        // under Driver.mu; empty until there is one
+	made       string        // the container's label of its generation, if it was kept from an earlier one
 	live       bool          // under Driver.mu: started or adopted, also when it has ended since
 	died       bool          // under Driver.mu: ended before it was live
 	environ    []string      // under Driver.mu

@@ -101,8 +101,8 @@ func (d *Driver) KeepReady(n int) {
 
 // take answers a ready container that suits.
 func (d *Driver) take(ctx context.Context, spec sandboxd.EnvironmentSpec, img image) (*member, bool) {
-	if spec.Bridge || strings.HasPrefix(spec.Image, probeImage+":") || !d.pools(world{spec.OCIRuntime, img.id}) {
-		return nil, false // a network is joined at the start; what is only tried is not asked for
+	if spec.Bridge || spec.WritableRoot || spec.Kept || strings.HasPrefix(spec.Image, probeImage+":") || !d.pools(world{spec.OCIRuntime, img.id}) {
+		return nil, false // a network is joined at the start, what is kept is started twice, and what is only tried is not asked for
 	}
 	program, err := d.init.Install(ctx)
 	if err != nil {
@@ -231,7 +231,7 @@ func (d *Driver) handOver(ctx context.Context, e *environment, m *member, spec s
 		close(e.looked)
 		m.letGo()
 		fpMemberHanded.Hit()
-		return d.handleOf(m.container, spec)
+		return d.handleOf(e, spec)
 	}
 	d.endMember(m)
 	d.mu.Lock()

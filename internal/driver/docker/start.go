@@ -121,6 +121,8 @@ func conflict() error {
 
 func (d *Driver) startIn(ctx context.Context, e *environment, spec sandboxd.EnvironmentSpec, again bool) (sandboxd.Handle, error) {
 	switch {
+	case spec.Kept:
+		return d.startKept(ctx, e, spec)
 	case again:
 		if err := d.clear(ctx, e.id); err != nil {
 			return nil, err
@@ -317,7 +319,7 @@ func (d *Driver) run(ctx context.Context, e *environment, spec sandboxd.Environm
 		conn.Close()
 		return nil, err
 	}
-	return d.handleOf(e.container, spec)
+	return d.handleOf(e, spec)
 }
 
 // greet tells the init who it is and hears that it is ready.

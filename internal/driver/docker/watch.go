@@ -185,6 +185,9 @@ func (d *Driver) hear(m events.Message) *environment {
 	if e == nil {
 		return nil
 	}
+	if e.made != "" && time.Unix(0, m.TimeNano).Before(e.started) {
+		return nil // of the container's life before
+	}
 	switch m.Action {
 	case events.ActionOOM:
 		e.outOfMemory++

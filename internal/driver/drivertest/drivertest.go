@@ -66,6 +66,7 @@ func Run(t *testing.T, harness func(t *testing.T) Harness) {
 		{"command groups", testGroups},
 		{"a pool", testPool},
 		{"samples", testSamples},
+		{"keep", testKeep},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			h := harness(t)

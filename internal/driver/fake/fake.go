@@ -43,6 +43,7 @@ type World struct {
 	driver *Driver // the newest; it hears the events
 
 	samples int
+	kept    map[string]bool // ids of which Keep kept the root
 }
 
 type environment struct {
@@ -66,7 +67,7 @@ func NewWorld(cfg Config) *World {
 	if cfg.After == nil {
 		cfg.After = time.After
 	}
-	return &World{cfg: cfg, envs: map[string]*environment{}}
+	return &World{cfg: cfg, envs: map[string]*environment{}, kept: map[string]bool{}}
 }
 
 // Configure changes how the world behaves from now on.
@@ -145,6 +146,7 @@ type Driver struct {
 var (
 	_ sandboxd.Driver          = (*Driver)(nil)
 	_ sandboxd.EnvironmentPool = (*Driver)(nil)
+	_ sandboxd.Keeper          = (*Driver)(nil)
 )
 
 // New makes a driver for a world; it takes the events over from an older one.
@@ -245,7 +247,11 @@ func (d *Driver) Start(ctx context.Context, spec sandboxd.EnvironmentSpec) (sand
 		w.mu.Unlock()
 		return nil, sandboxd.Errorf(sandboxd.ClassConflict, "the sandbox has an environment")
 	}
-	w.envs[spec.ID] = env
+	if spec.Kept && !w.kept[spec.ID] {
+		w.mu.Unlock()
+		return nil, sandboxd.Errorf(sandboxd.ClassGone, "what was kept of the environment is gone")
+	}
+	w.envs[spec.ID], w.kept[spec.ID] = env, spec.Kept
 	w.mu.Unlock()
 	delay := cfg.StartDelay
 	if d.pooled() {
@@ -378,15 +384,35 @@ func (d *Driver) Connect(ctx context.Context, id string) (io.ReadWriteCloser, er
 // Stop implements sandboxd.Driver.
 func (d *Driver) Stop(ctx context.Context, id string) error {
 	w := d.world
-	env := w.find(id)
-	if env == nil {
-		return nil
+	if env := w.find(id); env != nil {
+		if err := w.pause(ctx, w.config().SlowStop); err != nil {
+			return err
+		}
+		w.end(env, nil)
+		w.remove(env)
 	}
-	if err := w.pause(ctx, w.config().SlowStop); err != nil {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.kept, id)
+	return nil
+}
+
+// Keep implements sandboxd.Keeper.
+func (d *Driver) Keep(ctx context.Context, id string) error {
+	w := d.world
+	env := w.find(id)
+	w.mu.Lock()
+	kept := w.kept[id]
+	w.mu.Unlock()
+	if env == nil && !kept {
+		return sandboxd.Errorf(sandboxd.ClassGone, "there is no environment")
+	}
+	if err := d.Stop(ctx, id); err != nil {
 		return err
 	}
-	w.end(env, nil)
-	w.remove(env)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.kept[id] = true
 	return nil
 }
 

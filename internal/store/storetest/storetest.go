@@ -88,6 +88,7 @@ var path = map[sandboxd.State][]sandboxd.State{
 	sandboxd.StateStarting:  {sandboxd.StateStarting},
 	sandboxd.StateRunning:   {sandboxd.StateStarting, sandboxd.StateRunning},
 	sandboxd.StateStopping:  {sandboxd.StateStarting, sandboxd.StateRunning, sandboxd.StateStopping},
+	sandboxd.StateStopped:   {sandboxd.StateStarting, sandboxd.StateRunning, sandboxd.StateStopping, sandboxd.StateStopped},
 	sandboxd.StateLost:      {sandboxd.StateLost},
 	sandboxd.StateDeleting:  {sandboxd.StateDeleting},
 	sandboxd.StateDeleted:   {sandboxd.StateDeleting, sandboxd.StateDeleted},
