@@ -20,7 +20,7 @@ update() {
 programs() {
 	local missing=() need
 	# program:package, what runs it
-	for need in git:git gcc:gcc python3:python3 curl:curl dockerd:docker.io iptables:iptables runsc:runsc mmdebstrap:mmdebstrap docker-compose:docker-compose; do
+	for need in git:git gcc:gcc python3:python3 curl:curl dockerd:docker.io iptables:iptables ip:iproute2 runsc:runsc mmdebstrap:mmdebstrap docker-compose:docker-compose; do
 		command -v "${need%%:*}" >/dev/null || missing+=("${need##*:}")
 	done
 	python3 -c 'import ensurepip, venv' 2>/dev/null || missing+=(python3-venv)

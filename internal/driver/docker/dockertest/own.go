@@ -60,6 +60,7 @@ func (o *Own) Up() {
 		"--exec-root", o.dir + "/exec", "--pidfile", o.dir + "/pid", "-H", o.Host,
 		"--bridge=none", "--iptables=false", "--ip6tables=false"}, o.args...)...)
 	o.cmd.Stdout, o.cmd.Stderr = log, log
+	o.cmd.Env = append(os.Environ(), "TMPDIR="+o.dir) // where its parts write what they were doing, when it loses patience with them
 	o.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := o.cmd.Start(); err != nil {
 		o.t.Fatal(err)
