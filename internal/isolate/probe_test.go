@@ -2,6 +2,7 @@ package isolate
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"strings"
@@ -25,13 +26,14 @@ func TestUserNamespacesInAChroot(t *testing.T) {
 		if usable, detail, hint := UserNamespaces(); usable || !strings.Contains(detail, "the kernel makes none") || hint == "" {
 			t.Fatalf("usable %v, %q, %q", usable, detail, hint)
 		}
-		return
+		fmt.Println("refused")
+		os.Exit(0) // what the suite looks for at its end is under other names here
 	}
 	captest.Root(t)
 	cmd := exec.Command("/proc/self/exe", "-test.run=^TestUserNamespacesInAChroot$", "-test.v")
 	cmd.Env = append(os.Environ(), "ISOLATE_TEST_CHROOT="+t.TempDir())
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS}
-	if out, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(out), "--- PASS") {
+	if out, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(out), "refused") {
 		t.Fatalf("%v\n%s", err, out)
 	}
 }

@@ -175,8 +175,8 @@ func TestIDsNameNothingElse(t *testing.T) {
 			t.Errorf("open with %.80q: %d %s", body, got.status, got.body)
 		}
 	}
-	// The driver of this server runs none, whatever it is called.
-	if got := open(`{"key":"x","image":"/"}`); got.status != 501 {
+	// Nothing was imported, whatever it is called.
+	if got := open(`{"key":"x","image":"/"}`); got.status != 404 {
 		t.Errorf("an image: %d %s", got.status, got.body)
 	}
 	for _, body := range []string{`{"argv":["true"],"command_id":".."}`, `{"argv":["true"],"command_id":"../x"}`, `{"argv":["true"],"command_id":"a/b"}`, `{"argv":["true"],"command_id":"-x"}`,
