@@ -31,7 +31,7 @@ func TestUserNamespacesInAChroot(t *testing.T) {
 	}
 	captest.Root(t)
 	cmd := exec.Command("/proc/self/exe", "-test.run=^TestUserNamespacesInAChroot$", "-test.v")
-	cmd.Env = append(os.Environ(), "ISOLATE_TEST_CHROOT="+t.TempDir())
+	cmd.Env = append(os.Environ(), "ISOLATE_TEST_CHROOT="+t.TempDir(), "TMPDIR="+t.TempDir())
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS}
 	if out, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(out), "refused") {
 		t.Fatalf("%v\n%s", err, out)
