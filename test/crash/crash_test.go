@@ -284,8 +284,8 @@ func (l *ledger) checkOutput(t *testing.T, c *client.Client, id string) {
 func TestEveryPoint(t *testing.T) {
 	captest.Root(t)
 	for _, point := range failpoint.All() {
-		if strings.HasPrefix(point, "docker.") || strings.HasPrefix(point, preparePoints) {
-			continue // of drivers with images: TestEveryPointOfContainers, TestEveryPointOfAPreparation
+		if strings.HasPrefix(point, "docker.") || strings.HasPrefix(point, preparePoints) || strings.HasPrefix(point, imagePoints) {
+			continue // TestEveryPointOfContainers, TestEveryPointOfAPreparation, TestEveryPointOfAnImage
 		}
 		t.Run(point, func(t *testing.T) {
 			s := server.New(t, child)
