@@ -46,12 +46,7 @@ func TestEveryPointOfContainers(t *testing.T) {
 			l.work(t.Context(), s.Client(), "before", 1)
 			s.Kill()
 			start(s, point)
-			l.work(t.Context(), s.Client(), "mix", 20)
-			select {
-			case <-s.Done():
-			case <-time.After(20 * time.Second):
-				t.Fatalf("the mix never reached %s", point)
-			}
+			l.reach(t, s, point, 20)
 			left := containers()
 			start(s, "")
 			l.check(t, s)

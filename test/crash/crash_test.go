@@ -88,13 +88,14 @@ func counterLines(n int) []byte {
 }
 
 // work runs a mix of opens, writes, commands and deletes until the server is gone
-// or rounds are done, and notes what was acknowledged.
-func (l *ledger) work(ctx context.Context, c *client.Client, name string, rounds int) {
+// or rounds are done, which it says, and notes what was acknowledged.
+func (l *ledger) work(ctx context.Context, c *client.Client, name string, rounds int) bool {
 	for i := range rounds {
 		if !l.round(ctx, c, fmt.Sprintf("%s-%d", name, i), i) {
-			return
+			return false
 		}
 	}
+	return true
 }
 
 func (l *ledger) round(ctx context.Context, c *client.Client, key string, i int) bool {
@@ -279,6 +280,25 @@ func (l *ledger) checkOutput(t *testing.T, c *client.Client, id string) {
 	}
 }
 
+// reach works until the server has ended at the point: again where it takes time to get
+// there, as until an environment is ready.
+func (l *ledger) reach(t *testing.T, s *server.Instance, point string, size int) {
+	t.Helper()
+	began := time.Now()
+	for round := 0; time.Since(began) < time.Minute; round++ {
+		if l.work(t.Context(), s.Client(), fmt.Sprintf("mix%d-", round), size) {
+			continue
+		}
+		select {
+		case <-s.Done():
+			return
+		case <-time.After(20 * time.Second):
+			t.Fatalf("the mix was refused and never reached %s", point)
+		}
+	}
+	t.Fatalf("the mix never reached %s", point)
+}
+
 // TestEveryPoint ends the server at each named point once, and fails for a point
 // that the mix never reaches.
 func TestEveryPoint(t *testing.T) {
@@ -294,19 +314,7 @@ func TestEveryPoint(t *testing.T) {
 			l.work(t.Context(), s.Client(), "before", 1)
 			s.Kill()
 			start(s, point)
-			// Again where it takes time to get there, as until an environment is ready.
-			end := time.After(20 * time.Second)
-			for round := range 100 {
-				l.work(t.Context(), s.Client(), fmt.Sprintf("mix%d-", round), 3)
-				select {
-				case <-s.Done():
-				case <-end:
-					t.Fatalf("the mix never reached %s", point)
-				default:
-					continue
-				}
-				break
-			}
+			l.reach(t, s, point, 3)
 			start(s, "")
 			l.check(t, s)
 		})
