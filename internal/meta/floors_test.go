@@ -47,7 +47,7 @@ var floors = []struct {
 	{"internal/runtimes", []string{".", "internal/builder", "internal/catalogue", "internal/catalogue/recipe"}, "joins a catalogue and a builder; hosts know it by its contract"},
 	{"internal/driver/pool", nil, "decides how many of what are kept ready, and not what they are"},
 	{"internal/driver/process/...", []string{".", "internal/failpoint", "internal/isolate/...", "internal/guest/wire", "internal/guest/inside", "internal/driver/initbin", "internal/driver/pool", "internal/driver/proc", "internal/driver/queue", "internal/image", "internal/driver/process/..."}, "a driver makes environments; it runs no command and opens no file of a workspace"},
-	{"internal/driver/docker/dockertest", []string{"internal/captest"}, "where tests find an engine"},
+	{"internal/driver/docker/dockertest", []string{"internal/captest", "internal/isolate"}, "where tests find an engine"},
 	{"internal/driver/docker/...", []string{".", "internal/failpoint", "internal/isolate", "internal/isolate/setup", "internal/driver/initbin", "internal/driver/pool", "internal/driver/proc", "internal/driver/queue", "internal/image", "internal/driver/docker/..."}, "as internal/driver/process"},
 	{"internal/driver/initbin", nil, "the init is every driver's"},
 	{"internal/driver/proc", nil, "reads /proc"},

@@ -34,6 +34,7 @@ func TestEveryPointOfContainers(t *testing.T) {
 		slices.Sort(names)
 		return names
 	}
+	e.Pool(t)
 	before := containers()
 	for _, point := range failpoint.All() {
 		if !strings.HasPrefix(point, "docker.") {

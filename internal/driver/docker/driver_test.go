@@ -113,9 +113,17 @@ func TestSuite(t *testing.T) {
 	}
 }
 
+// pooling answers the engine where its containers can be kept ready.
+func pooling(t testing.TB) dockertest.Engine {
+	t.Helper()
+	e := dockertest.Find(t, "runc")
+	e.Pool(t)
+	return e
+}
+
 // Each environment of the suite is taken from the pool as long as there are any.
 func TestSuiteWithAPool(t *testing.T) {
-	e := dockertest.Find(t, "runc")
+	e := pooling(t)
 	drivertest.Run(t, func(t *testing.T) drivertest.Harness {
 		h := harness(t, e)
 		cold := h.Open

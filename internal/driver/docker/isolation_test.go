@@ -103,7 +103,7 @@ func TestIsolation(t *testing.T) {
 // A sandbox from the pool is as one that was made for itself; its user has no group
 // beside its own, where an engine names that one twice.
 func TestIsolationOfPooled(t *testing.T) {
-	b := openPooled(t, dockertest.Find(t, "runc"), nil)
+	b := openPooled(t, pooling(t), nil)
 	want := wantedOf("runc", fmt.Sprint(b.spec.UID))
 	want["status Groups"] = ""
 	checkProbe(t, b.probe(t), want)

@@ -31,7 +31,7 @@ func wantLeft(t *testing.T, h drivertest.Harness, before string) {
 func TestAPooledSandboxSeesItsFilesAndNoMounts(t *testing.T) {
 	before := func() {}
 	defer func() { before() }()
-	b := openPooled(t, dockertest.Find(t, "runc"), func(s *sandboxd.EnvironmentSpec) {
+	b := openPooled(t, pooling(t), func(s *sandboxd.EnvironmentSpec) {
 		for name, dir := range map[string]string{"work": s.Workspace, "home": s.Home} {
 			file := filepath.Join(dir, "kept")
 			if err := errors.Join(os.WriteFile(file, []byte(name), 0o600), os.Chown(file, int(s.UID), int(s.UID))); err != nil {
@@ -83,7 +83,7 @@ func mountOn(t *testing.T, dir string) (unmount func()) {
 
 // A member that cannot be handed over costs the sandbox nothing.
 func TestADeadMemberIsAMiss(t *testing.T) {
-	e := dockertest.Find(t, "runc")
+	e := pooling(t)
 	h := harness(t, e)
 	before := h.Left()
 	d := h.Open(t).(*Driver)
@@ -117,7 +117,7 @@ func TestADeadMemberIsAMiss(t *testing.T) {
 
 // Containers outlive the server that kept them ready; the next one removes them.
 func TestMembersOfADeadServer(t *testing.T) {
-	h := harness(t, dockertest.Find(t, "runc"))
+	h := harness(t, pooling(t))
 	before := h.Left()
 	d := h.Open(t).(*Driver)
 	handed := h.Spec(t)
@@ -162,7 +162,7 @@ func TestMembersOfADeadServer(t *testing.T) {
 // What is asked for in another way than what is ready is made at once, and what an
 // image was is forgotten when its name means another.
 func TestAnotherKindIsAMiss(t *testing.T) {
-	e := dockertest.Find(t, "runc")
+	e := pooling(t)
 	h := harness(t, e)
 	d := h.Open(t).(*Driver)
 	defer d.Close()
@@ -198,7 +198,7 @@ func TestAnotherKindIsAMiss(t *testing.T) {
 
 // A hand-over that fails leaves the id free for the cold path, which says why.
 func TestAFailedHandOver(t *testing.T) {
-	h := harness(t, dockertest.Find(t, "runc"))
+	h := harness(t, pooling(t))
 	before := h.Left()
 	d := h.Open(t).(*Driver)
 	defer d.Close()
@@ -221,7 +221,7 @@ func TestAFailedHandOver(t *testing.T) {
 
 // A mount goes only where the engine has put our own directory.
 func TestAPlaceIsKnownByItsDirectory(t *testing.T) {
-	h := harness(t, dockertest.Find(t, "runc"))
+	h := harness(t, pooling(t))
 	d := h.Open(t).(*Driver)
 	defer d.Close()
 	m, err := d.makeMember(t.Context(), kindFor(t, d, h.Spec(t)))
@@ -262,6 +262,7 @@ func TestNoPoolUnderGVisor(t *testing.T) {
 // What is wrong with one image, or with what is asked of it, takes the pool from no other.
 func TestAnOddImageCostsOthersNoPool(t *testing.T) {
 	own := dockertest.Start(t)
+	own.Pool(t)
 	d, err := New(Config{Host: own.Host, DataDir: t.TempDir()})
 	if err != nil {
 		t.Fatal(err)

@@ -12,6 +12,7 @@ import (
 	"github.com/moby/moby/client"
 
 	"sandboxd/internal/captest"
+	"sandboxd/internal/isolate"
 )
 
 // Image is the base image of the tests, tools one with pip and npm in addition, and
@@ -65,6 +66,15 @@ func Find(t testing.TB, runtime string) Engine {
 	_, err = api.ImageInspect(ctx, Image)
 	captest.Need(t, capability, err == nil, "the engine has no image "+Image)
 	return Engine{Host: host, Image: Image, Runtime: runtime, API: api}
+}
+
+// Pool skips t for want of the capability docker-pool: where containers cannot be given
+// files once they run. Inside a chroot the root of a container is not the root of its
+// mount namespace, which a probe for user namespaces shows, too.
+func (e Engine) Pool(t testing.TB) {
+	t.Helper()
+	usable, detail, _ := isolate.UserNamespaces()
+	captest.Need(t, "docker-pool", usable, "is this a chroot? "+detail)
 }
 
 // Tools answers the image with pip and npm, or skips t for want of the capability
