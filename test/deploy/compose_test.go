@@ -2,6 +2,7 @@ package deploy
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -55,7 +56,7 @@ func (s service) must(args ...string) string {
 
 // ask sends a request with the service token and answers the body of a 200.
 func (s service) ask(method, path, body string) (string, error) {
-	req, err := http.NewRequestWithContext(s.t.Context(), method, s.url+path, strings.NewReader(body))
+	req, err := http.NewRequestWithContext(context.Background(), method, s.url+path, strings.NewReader(body))
 	if err != nil {
 		return "", err
 	}
@@ -132,7 +133,12 @@ func inCompose(t *testing.T, more string) service {
 	}
 	image := "sandboxd:" + strings.TrimSpace(read(t, "VERSION"))
 	t.Cleanup(func() {
-		_, _ = s.ask("DELETE", "/sessions/a?purge=true", "")
+		_, _ = s.ask("DELETE", "/sessions/a?purge=true", "") // there may be none
+		// A delete is accepted first, and the host that is to finish it leaves next.
+		server.Until(t, "its sandboxes are gone", 30*time.Second, func() bool {
+			left, err := filepath.Glob(filepath.Join(dir, "data", "trash", "*"))
+			return err == nil && len(left) == 0
+		})
 		out, err := s.compose("down", "--timeout", "20")
 		if rm, rerr := exec.Command("docker", "-H", e.Host, "image", "rm", "-f", image).CombinedOutput(); err != nil || rerr != nil {
 			t.Errorf("down: %v %v\n%s%s", err, rerr, out, rm)
