@@ -52,7 +52,7 @@ start() {
 		echo "{\"runtimes\":{\"runsc\":{\"path\":\"$(command -v runsc)\",\"runtimeArgs\":[\"--network=none\",\"--ignore-cgroups\"]}}}" >"$dir/daemon.json"
 	fi
 	# It outlives the caller and must hold nothing of the caller's, as a lock.
-	TMPDIR=$dir closed setsid dockerd --config-file "$dir/daemon.json" --data-root "$dir/data" --exec-root "$dir/exec" --pidfile "$dir/pid" \
+	closed setsid dockerd --config-file "$dir/daemon.json" --data-root "$dir/data" --exec-root "$dir/exec" --pidfile "$dir/pid" \
 		-H "$address" --bridge=none --iptables=false --ip6tables=false >"$dir/log" 2>&1 </dev/null &
 	pid=$!
 	until docker -H "$address" version >/dev/null 2>&1; do
