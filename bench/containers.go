@@ -26,8 +26,9 @@ const benchImage = "sandboxd-test/base:latest"
 // against, and a server that uses it.
 type engine struct {
 	*bench
-	api *client.Client
-	dir string // bound into the containers of the baseline
+	api   *client.Client
+	wired *wire
+	dir   string // bound into the containers of the baseline
 }
 
 var errNoEngine = errors.New("no container engine with the image " + benchImage + " at DOCKER_HOST")
@@ -52,10 +53,15 @@ func (b *bench) containers(ready int) (*engine, error) {
 			return nil, err
 		}
 	}
-	return e, e.start()
+	if err := e.start(); err != nil {
+		return nil, err
+	}
+	e.wired, err = e.wire()
+	return e, err
 }
 
 func (e *engine) close() {
+	e.wired.close()
 	e.stop()
 	e.api.Close()
 }
@@ -104,7 +110,7 @@ func (e *engine) firstByte(ctx context.Context) (float64, error) {
 
 // containerCold is open to first byte on the docker driver.
 func (b *bench) containerCold() (row, error) {
-	return b.containerOpens(0, 1.1, func(ctx context.Context, e *engine) (float64, error) { return e.openOnce(ctx) })
+	return b.containerOpens(0, 1.1, func(_ context.Context, e *engine) (float64, error) { return e.bench.openOnce(e.wired) })
 }
 
 // containerPooled is the same with a container that was ready.
@@ -113,7 +119,7 @@ func (b *bench) containerPooled() (row, error) {
 		if err := e.awaitContainer(ctx); err != nil {
 			return 0, err
 		}
-		return e.openOnce(ctx)
+		return e.bench.openOnce(e.wired)
 	})
 }
 
@@ -132,12 +138,8 @@ func (b *bench) containerKept() (row, error) {
 		if err != nil {
 			return 0, err
 		}
-		t := time.Now()
-		if _, _, err := e.c.Open(ctx, sandboxd.OpenRequest{Key: key}); err != nil {
-			return 0, err
-		}
-		err = e.execTrue(sb.ID)
-		return millis(time.Since(t)), err
+		ms, _, err := e.wired.first(`{"key":"` + key + `"}`)
+		return ms, err
 	})
 }
 
@@ -149,7 +151,7 @@ func (b *bench) containerOpens(ready int, goal float64, once func(context.Contex
 		return row{}, err
 	}
 	defer e.close()
-	if _, err := e.openOnce(ctx); err != nil { // so that it is known what is asked for
+	if _, err := e.bench.openOnce(e.wired); err != nil { // so that it is known what is asked for
 		return row{}, err
 	}
 	several := func(once func(context.Context) (float64, error)) func() ([]float64, error) {
@@ -252,14 +254,9 @@ func (b *bench) containerExec(runtime string) (row, error) {
 		return row{}, err
 	}
 	defer e.c.Delete(ctx, sb.ID)
-	w, err := e.wire("/v1/sandboxes/" + sb.ID + "/exec")
-	if err != nil {
-		return row{}, err
-	}
-	defer w.close()
 	base, prod, err := e.abba(
 		func() ([]float64, error) { return times(100, forkTrue) },
-		func() ([]float64, error) { return times(100, w.true) })
+		func() ([]float64, error) { return times(100, func() error { return e.wired.true(sb.ID) }) })
 	if err != nil {
 		return row{}, err
 	}
@@ -287,11 +284,6 @@ func (b *bench) engineExec() (row, error) {
 		return row{}, err
 	}
 	defer e.c.Delete(ctx, sb.ID)
-	w, err := e.wire("/v1/sandboxes/" + sb.ID + "/exec")
-	if err != nil {
-		return row{}, err
-	}
-	defer w.close()
 	id, err := e.make(ctx, "/bin/sleep", "1000")
 	if err != nil {
 		return row{}, err
@@ -302,7 +294,7 @@ func (b *bench) engineExec() (row, error) {
 	}
 	base, prod, err := e.abba(
 		func() ([]float64, error) { return times(10, func() error { return e.engineTrue(ctx, id) }) },
-		func() ([]float64, error) { return times(100, w.true) })
+		func() ([]float64, error) { return times(100, func() error { return e.wired.true(sb.ID) }) })
 	if err != nil {
 		return row{}, err
 	}

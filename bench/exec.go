@@ -38,14 +38,14 @@ func (b *bench) execOne() (row, error) {
 		return row{}, err
 	}
 	defer b.c.Delete(ctx, sb.ID)
-	w, err := b.wire("/v1/sandboxes/" + sb.ID + "/exec")
+	w, err := b.wire()
 	if err != nil {
 		return row{}, err
 	}
 	defer w.close()
 	base, prod, err := b.abba(
 		func() ([]float64, error) { return times(200, forkTrue) },
-		func() ([]float64, error) { return times(200, w.true) })
+		func() ([]float64, error) { return times(200, func() error { return w.true(sb.ID) }) })
 	if err != nil {
 		return row{}, err
 	}
@@ -92,12 +92,12 @@ func (b *bench) execMany() (row, error) {
 	defer b.c.Delete(ctx, sb.ID)
 	var forks, execs [callers]func() error
 	for i := range callers {
-		w, err := b.wire("/v1/sandboxes/" + sb.ID + "/exec")
+		w, err := b.wire()
 		if err != nil {
 			return row{}, err
 		}
 		defer w.close()
-		forks[i], execs[i] = forkTrue, w.true
+		forks[i], execs[i] = forkTrue, func() error { return w.true(sb.ID) }
 	}
 	base, prod, err := b.abba(
 		func() ([]float64, error) { return rate(forks) },
@@ -119,32 +119,35 @@ func cloneTrue() error {
 }
 
 // openOnce opens a sandbox and waits for the first result; the delete is not timed.
-func (b *bench) openOnce(ctx context.Context) (float64, error) {
-	t := time.Now()
-	sb, err := b.open(ctx)
-	if err != nil {
-		return 0, err
+func (b *bench) openOnce(w *wire) (float64, error) {
+	ms, id, err := w.first("{}")
+	if id != "" {
+		err = errors.Join(err, b.c.Delete(context.Background(), id))
 	}
-	if err := b.execTrue(sb.ID); err != nil {
-		return 0, err
-	}
-	took := millis(time.Since(t))
-	return took, b.c.Delete(ctx, sb.ID)
+	return ms, err
 }
 
 // openRound takes samples with a pause: a delete goes on after its answer, and what
-// was taken from the pool is made again; neither must be in the next sample.
+// was taken from the pool is made again; neither must be in the next sample. The
+// baseline pauses as long: a processor that slept is slower for the first millisecond.
 func openRound(pause time.Duration, once func() (float64, error)) ([]float64, error) {
 	var s []float64
 	for range 15 {
+		time.Sleep(pause)
 		ms, err := once()
 		if err != nil {
 			return nil, err
 		}
 		s = append(s, ms)
-		time.Sleep(pause)
 	}
 	return s, nil
+}
+
+// cloned is the baseline of opens.
+func cloned() (float64, error) {
+	t := time.Now()
+	err := cloneTrue()
+	return millis(time.Since(t)), err
 }
 
 const (
@@ -156,7 +159,6 @@ const (
 // the pool that no link gives to a sandbox, and that is not just being made. On a
 // machine that does other work at the same time that may take a while.
 func (b *bench) awaitReady() error {
-	time.Sleep(pooledPause)
 	run := filepath.Join(b.dir, "data", "run")
 	for deadline := time.Now().Add(5 * time.Second); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
 		taken := map[string]bool{}
@@ -182,13 +184,11 @@ func (b *bench) awaitReady() error {
 	return errors.New("no environment becomes ready")
 }
 
-func (b *bench) coldRound(ctx context.Context) ([]float64, error) {
-	return openRound(coldPause, func() (float64, error) { return b.openOnce(ctx) })
-}
-
 // opens compares one way of opening with the clone of its namespaces.
-func (b *bench) opens(goal float64, round func() ([]float64, error)) (row, error) {
-	base, prod, err := b.abba(func() ([]float64, error) { return times(30, cloneTrue) }, round)
+func (b *bench) opens(goal float64, pause time.Duration, once func() (float64, error)) (row, error) {
+	base, prod, err := b.abba(
+		func() ([]float64, error) { return openRound(pause, cloned) },
+		func() ([]float64, error) { return openRound(pause, once) })
 	if err != nil {
 		return row{}, err
 	}
@@ -206,49 +206,57 @@ func (b *bench) openCold() (row, error) {
 		return row{}, err
 	}
 	defer other.stop()
-	return b.opens(6, func() ([]float64, error) { return other.coldRound(context.Background()) })
+	w, err := other.wire()
+	if err != nil {
+		return row{}, err
+	}
+	defer w.close()
+	return b.opens(6, coldPause, func() (float64, error) { return other.openOnce(w) })
 }
 
 // openPooled opens new sandboxes; before it one was opened, and so some are ready.
 func (b *bench) openPooled() (row, error) {
-	ctx := context.Background()
-	if _, err := b.openOnce(ctx); err != nil {
+	w, err := b.wire()
+	if err != nil {
 		return row{}, err
 	}
-	return b.opens(2, func() ([]float64, error) {
-		return openRound(0, func() (float64, error) {
-			if err := b.awaitReady(); err != nil {
-				return 0, err
-			}
-			return b.openOnce(ctx)
-		})
+	defer w.close()
+	if _, err := b.openOnce(w); err != nil {
+		return row{}, err
+	}
+	return b.opens(2, pooledPause, func() (float64, error) {
+		if err := b.awaitReady(); err != nil {
+			return 0, err
+		}
+		return b.openOnce(w)
 	})
 }
 
 // openKept is openPooled for one sandbox with files, which each time was stopped.
 func (b *bench) openKept() (row, error) {
 	ctx := context.Background()
-	key := "kept"
+	const key = "kept"
 	sb, _, err := b.c.Open(ctx, sandboxd.OpenRequest{Key: key})
 	if err != nil {
 		return row{}, err
 	}
 	defer b.c.Delete(ctx, sb.ID)
-	once := func() (float64, error) {
+	w, err := b.wire()
+	if err != nil {
+		return row{}, err
+	}
+	defer w.close()
+	return b.opens(2, pooledPause, func() (float64, error) {
 		if _, err := b.c.Stop(ctx, sb.ID); err != nil {
 			return 0, err
 		}
+		time.Sleep(pooledPause) // as after the baseline's last work
 		if err := b.awaitReady(); err != nil {
 			return 0, err
 		}
-		t := time.Now()
-		if _, _, err := b.c.Open(ctx, sandboxd.OpenRequest{Key: key}); err != nil {
-			return 0, err
-		}
-		err := b.execTrue(sb.ID)
-		return millis(time.Since(t)), err
-	}
-	return b.opens(2, func() ([]float64, error) { return openRound(0, once) })
+		ms, _, err := w.first(`{"key":"` + key + `"}`)
+		return ms, err
+	})
 }
 
 func (b *bench) burst() (row, error) {
@@ -259,8 +267,13 @@ func (b *bench) burst() (row, error) {
 		return row{}, err
 	}
 	defer other.stop()
+	w, err := other.wire()
+	if err != nil {
+		return row{}, err
+	}
+	defer w.close()
 	for range b.rounds {
-		cold, err := other.coldRound(ctx)
+		cold, err := openRound(coldPause, func() (float64, error) { return other.openOnce(w) })
 		if err != nil {
 			return row{}, err
 		}
@@ -271,11 +284,12 @@ func (b *bench) burst() (row, error) {
 		t := time.Now()
 		for i := range 100 {
 			wg.Go(func() {
-				sb, err := b.open(ctx)
+				w, err := b.wire()
 				if err == nil {
-					err = b.execTrue(sb.ID)
+					defer w.close()
+					_, ids[i], err = w.first("{}")
 				}
-				ids[i], errs[i] = sb.ID, err
+				errs[i] = err
 			})
 		}
 		wg.Wait()

@@ -48,12 +48,12 @@ func (b *bench) search() (row, error) {
 		return row{}, err
 	}
 	defer b.c.Delete(ctx, quiet.ID)
-	caller, err := b.wire("/v1/sandboxes/" + quiet.ID + "/exec")
+	caller, err := b.wire()
 	if err != nil {
 		return row{}, err
 	}
 	defer caller.close()
-	commands := func() ([]float64, error) { return times(200, caller.true) }
+	commands := func() ([]float64, error) { return times(200, func() error { return caller.true(quiet.ID) }) }
 	samples, worst, text := map[string][]float64{}, 0.0, ""
 	for _, searchers := range []int{1, 4} {
 		var took []float64

@@ -3,10 +3,12 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"encoding/json"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"time"
 )
 
 // wire is a kept HTTP connection that does no more than it must: with Go's own
@@ -15,23 +17,23 @@ import (
 type wire struct {
 	conn net.Conn
 	r    *bufio.Reader
-	head []byte // of every request, up to the length of its body
+	head string // of every request, from its path to the length of its body
 }
 
-func (b *bench) wire(path string) (*wire, error) {
+func (b *bench) wire() (*wire, error) {
 	conn, err := net.Dial("tcp", b.addr)
 	if err != nil {
 		return nil, err
 	}
-	head := fmt.Sprintf("POST %s HTTP/1.1\r\nHost: %s\r\nAuthorization: Bearer %s\r\nContent-Type: application/json\r\nContent-Length: ", path, b.addr, b.token)
-	return &wire{conn: conn, r: bufio.NewReader(conn), head: []byte(head)}, nil
+	head := fmt.Sprintf(" HTTP/1.1\r\nHost: %s\r\nAuthorization: Bearer %s\r\nContent-Type: application/json\r\nContent-Length: ", b.addr, b.token)
+	return &wire{conn: conn, r: bufio.NewReader(conn), head: head}, nil
 }
 
 func (w *wire) close() { w.conn.Close() }
 
 // post answers the body of a 2xx.
-func (w *wire) post(body []byte) ([]byte, error) {
-	if _, err := w.conn.Write(fmt.Appendf(w.head[:len(w.head):len(w.head)], "%d\r\n\r\n%s", len(body), body)); err != nil {
+func (w *wire) post(path, body string) ([]byte, error) {
+	if _, err := fmt.Fprintf(w.conn, "POST %s%s%d\r\n\r\n%s", path, w.head, len(body), body); err != nil {
 		return nil, err
 	}
 	resp, err := http.ReadResponse(w.r, nil)
@@ -46,26 +48,31 @@ func (w *wire) post(body []byte) ([]byte, error) {
 	return raw, err
 }
 
-var (
-	trueBody = []byte(`{"argv":["/bin/true"]}`)
-	wentWell = []byte(`"cause":"exit"`)
-)
+var wentWell = []byte(`"cause":"exit"`)
 
-// true runs /bin/true and looks at its ending.
-func (w *wire) true() error {
-	raw, err := w.post(trueBody)
+// true runs /bin/true in a sandbox and looks at its ending.
+func (w *wire) true(id string) error {
+	raw, err := w.post("/v1/sandboxes/"+id+"/exec", `{"argv":["/bin/true"]}`)
 	if err == nil && !bytes.Contains(raw, wentWell) {
 		err = fmt.Errorf("ended with %s", raw)
 	}
 	return err
 }
 
-// execTrue does so once, on a connection of its own.
-func (b *bench) execTrue(id string) error {
-	w, err := b.wire("/v1/sandboxes/" + id + "/exec")
+// first opens a sandbox and waits for the result of its first command: id is the
+// sandbox, also when the command failed.
+func (w *wire) first(body string) (ms float64, id string, err error) {
+	t := time.Now()
+	raw, err := w.post("/v1/sandboxes", body)
 	if err != nil {
-		return err
+		return 0, "", err
 	}
-	defer w.close()
-	return w.true()
+	var sb struct {
+		ID string `json:"id"`
+	}
+	if err := json.Unmarshal(raw, &sb); err != nil {
+		return 0, "", err
+	}
+	err = w.true(sb.ID)
+	return millis(time.Since(t)), sb.ID, err
 }
