@@ -421,18 +421,16 @@ func (d *Driver) joinFiles(name string) (fds []int, commands int, err error) {
 	return append(fds, own...), len(fds), nil
 }
 
-// await reads the init's one report.
+// await reads the init's one report, and not up to the end of what it could say: who
+// wrote it may not run again before who reads it.
 func (l *launch) await(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, readyTime)
 	defer cancel()
 	defer context.AfterFunc(ctx, func() { l.ready.SetReadDeadline(time.Unix(1, 0)) })()
-	body, err := io.ReadAll(io.LimitReader(l.ready, 64<<10))
+	var report setup.Report
+	err := json.NewDecoder(io.LimitReader(l.ready, 64<<10)).Decode(&report)
 	if ctx.Err() != nil {
 		return sandboxd.Wrap(sandboxd.ClassUnavailable, ctx.Err(), "the sandbox's init was not ready in time")
-	}
-	var report setup.Report
-	if err == nil {
-		err = json.Unmarshal(body, &report)
 	}
 	if err != nil {
 		said := l.driver.said(l.name)
