@@ -65,37 +65,12 @@ func newShop(t *testing.T, entries func(base, run string) []entry) *shop {
 	if trusted := os.Getenv("SSL_CERT_FILE"); trusted != "" {
 		s.args = append(s.args, "--ca-bundle", trusted)
 	}
-	t.Cleanup(s.clean)
+	t.Cleanup(func() { s.e.RemoveRuntimes(t, s.run) })
 	return s
 }
 
 // images are those of this catalogue that the engine has, by tag, with their ids.
-func (s *shop) images() map[string]string {
-	s.Helper()
-	found, err := s.e.API.ImageList(context.Background(), moby.ImageListOptions{Filters: make(moby.Filters).Add("label", "sandboxd.runtime")})
-	if err != nil {
-		s.Fatal(err)
-	}
-	all := map[string]string{}
-	for _, i := range found.Items {
-		if strings.HasSuffix(i.Labels["sandboxd.runtime"], s.run) {
-			name := i.ID
-			if len(i.RepoTags) > 0 && i.RepoTags[0] != "<none>:<none>" {
-				name = i.RepoTags[0]
-			}
-			all[name] = i.ID
-		}
-	}
-	return all
-}
-
-func (s *shop) clean() {
-	for name := range s.images() {
-		if _, err := s.e.API.ImageRemove(context.Background(), name, moby.ImageRemoveOptions{Force: true, PruneChildren: true}); err != nil {
-			s.Error(err)
-		}
-	}
-}
+func (s *shop) images() map[string]string { return s.e.Runtimes(s, s.run) }
 
 // prepare runs `sandboxd prepare`.
 func (s *shop) prepare(names ...string) (out string, err error) {

@@ -6,7 +6,9 @@ package sessions
 import (
 	"bufio"
 	"context"
+	"encoding/json"
 	"errors"
+	"fmt"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -19,6 +21,7 @@ import (
 	"testing"
 	"time"
 
+	"sandboxd"
 	"sandboxd/client"
 	"sandboxd/internal/captest"
 	"sandboxd/internal/driver/docker/dockertest"
@@ -167,6 +170,12 @@ func init() {
 // matrix runs the tests of one generation against a machine.
 func matrix(t *testing.T, generation string, m *machine) {
 	t.Helper()
+	tests(t, generation, "test_"+generation+".py", m)
+}
+
+// tests runs a file of tests with the client of a generation.
+func tests(t *testing.T, generation, file string, m *machine, env ...string) {
+	t.Helper()
 	python := published(t, generation) + "/bin/python"
 	control := httptest.NewServer(m)
 	defer control.Close()
@@ -179,9 +188,10 @@ func matrix(t *testing.T, generation string, m *machine) {
 		t.Fatal(err)
 	}
 	t.Logf("%s: %s", generation, strings.TrimSpace(string(version)))
-	cmd := exec.CommandContext(t.Context(), python, "-B", "-m", "pytest", "-q", "-rsP", "--tb=short", "-p", "no:cacheprovider", "test_"+generation+".py")
+	cmd := exec.CommandContext(t.Context(), python, "-B", "-m", "pytest", "-q", "-rsP", "--tb=short", "-p", "no:cacheprovider", file)
 	cmd.Dir = filepath.Join(server.Repository(), "test", "sessions", "python")
 	cmd.Env = server.Environ("SESSIONS_URL=http://"+m.host, "SESSIONS_TOKEN="+strings.TrimSpace(string(token)), "SESSIONS_CONTROL="+control.URL)
+	cmd.Env = append(cmd.Env, env...)
 	out, err := cmd.CombinedOutput()
 	for lines := bufio.NewScanner(strings.NewReader(string(out))); lines.Scan(); {
 		if text := lines.Text(); strings.Contains(text, " passed") || strings.HasPrefix(text, "p99 ") || strings.HasPrefix(text, "SKIPPED") {
@@ -206,5 +216,40 @@ func TestDocker(t *testing.T) {
 		t.Run(generation, func(t *testing.T) {
 			matrix(t, generation, newMachine(t, server.Environ("DOCKER_HOST="+e.Host), "--driver", "docker", "--default-image", e.Image))
 		})
+	}
+}
+
+// An image that has to be built first holds up nobody but who waits for it, and a
+// restart of the host in the middle costs its clients an error.
+func TestDockerBuild(t *testing.T) {
+	e := dockertest.Find(t, "runc")
+	run := sandboxd.NewID()[:8]
+	type entry map[string]any
+	entries := []entry{{"alias": "quick-" + run, "description": "There", "image": dockertest.Image, "needs_network": false}}
+	var slow []string
+	for i := range 3 {
+		alias := fmt.Sprintf("slow%d-%s", i, run)
+		slow = append(slow, alias)
+		entries = append(entries, entry{"alias": alias, "description": "Slow", "base_image": e.Workshop(t),
+			"setup_commands": []string{"echo " + alias + "; sleep 8"}, "needs_network": false})
+	}
+	text, err := json.Marshal(entries)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "catalogue.json")
+	if err := os.WriteFile(file, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { e.RemoveRuntimes(t, run) })
+	args := []string{"--driver", "docker", "--catalogue", file, "--no-prewarm"}
+	if trusted := os.Getenv("SSL_CERT_FILE"); trusted != "" {
+		args = append(args, "--ca-bundle", trusted)
+	}
+	m := newMachine(t, server.Environ("DOCKER_HOST="+e.Host), args...)
+	tests(t, "generation2", "test_build.py", m, "SESSIONS_QUICK=quick-"+run, "SESSIONS_SLOW="+strings.Join(slow, ","))
+	logs, err := filepath.Glob(filepath.Join(m.spec.Data, "runtimes", "*.log"))
+	if err != nil || len(logs) != len(slow) {
+		t.Errorf("%d runtimes were built by %q, %v", len(slow), logs, err)
 	}
 }

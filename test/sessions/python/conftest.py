@@ -1,5 +1,6 @@
 """What the tests of both generations share: where the host is, and how to restart it."""
 
+import itertools
 import json
 import os
 import urllib.request
@@ -25,15 +26,28 @@ def call(method, path, body=None, token=TOKEN):
         return status, text.decode()
 
 
-@pytest.fixture(params=["term", "kill"])
+ENDS = ["term", "kill"]  # of a host, as an operator ends it and as a crash does
+
+
+def restarted(end):
+    """Ends the host and starts it again."""
+    with urllib.request.urlopen(f"{os.environ['SESSIONS_CONTROL']}/{end}", data=b"", timeout=60) as answer:
+        assert answer.status == 204
+
+
+@pytest.fixture(params=ENDS)
 def restart(request):
-    """Ends the host and starts it again, as an operator does and as a crash does."""
+    """Restarts the host; the test is run with each end."""
+    return lambda: restarted(request.param)
 
-    def do():
-        with urllib.request.urlopen(f"{os.environ['SESSIONS_CONTROL']}/{request.param}", data=b"", timeout=60) as answer:
-            assert answer.status == 204
 
-    return do
+TURNS = itertools.cycle(ENDS)
+
+
+@pytest.fixture
+def restart_in_turn():
+    """Restarts the host, with another end than in the test before."""
+    return lambda: restarted(next(TURNS))
 
 
 @pytest.fixture

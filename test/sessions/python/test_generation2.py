@@ -25,7 +25,7 @@ def named(name=None):
     return workspace(session_name=name or f"named-{uuid.uuid4().hex[:8]}")
 
 
-class TestC4Conformance(WorkspaceBackendSuite):
+class Conformance(WorkspaceBackendSuite):
     """Every rule of Pydantic AI's own suite."""
 
     @pytest.fixture
@@ -49,6 +49,22 @@ class TestC4Conformance(WorkspaceBackendSuite):
             await workspace().destroy(backend.ref)
 
         return destroy
+
+
+class TestC4Conformance(Conformance):
+    """As it is published."""
+
+
+class TestC4ConformanceOverARestart(Conformance):
+    """The same for who opened a session, and the host was restarted since."""
+
+    @pytest.fixture
+    async def backend(self, restart_in_turn):
+        backend = workspace().backend()
+        await backend.run(["true"])
+        await anyio.to_thread.run_sync(restart_in_turn)
+        yield backend
+        await workspace().destroy(backend.ref)
 
 
 async def test_c5_cancellation_ends_the_tree(restart):
@@ -117,12 +133,22 @@ async def test_c7_attach_and_destroy(restart, policy):
         await workspace().backend(ref).run(["true"])
 
 
-async def test_c8_a_missing_session_is_no_missing_route():
-    assert call("POST", "/sessions/x/exec-of-old", {}) == (404, {"detail": "Not Found"})
-    assert call("GET", "/sessions/x") == (404, {"detail": "No such session: x"})
-    status, index = call("GET", "/", token="")
-    assert status == 200 and {"/sessions/{session_id}/run", "/sessions/{session_id}/runs/{run_id}/stop"} <= set(index["endpoints"])
-    assert "/ui" not in index["endpoints"] and index["version"]
+async def test_c8_a_missing_session_is_no_missing_route(restart):
+    backend = named().backend()
+    await backend.run(["true"])
+    path, token = f"/sessions/{backend.ref.id}", backend._session.token
+    for again in (False, True):
+        if again:
+            await anyio.to_thread.run_sync(restart)
+        assert call("POST", "/sessions/x/exec-of-old", {}) == (404, {"detail": "Not Found"})
+        assert call("POST", f"{path}/exec-of-old", {}, token) == (404, {"detail": "Not Found"})
+        assert call("GET", "/sessions/x") == (404, {"detail": "No such session: x"})
+        assert call("POST", "/sessions/x/run", {"argv": ["true"], "run_id": "1" * 32}) == (404, {"detail": "No such session: x"})
+        assert call("POST", f"{path}/run", {"argv": ["true"], "run_id": uuid.uuid4().hex}, token)[0] == 200
+        status, index = call("GET", "/", token="")
+        assert status == 200 and {"/sessions/{session_id}/run", "/sessions/{session_id}/runs/{run_id}/stop"} <= set(index["endpoints"])
+        assert "/ui" not in index["endpoints"] and index["version"]
+    assert (await workspace().backend(backend.ref).run(["true"])).exit_code == 0
 
 
 async def test_c10_one_name_opened_by_many(restart):
@@ -210,6 +236,30 @@ async def test_c14_many_sleepers_hold_up_nobody(policy):
             ratios.append(busy / idle)
             print(f"p99 idle {idle * 1000:.1f} ms, with 40 sleepers {busy * 1000:.1f} ms; 40 stops {time.perf_counter() - began:.2f} s")
         assert min(ratios) <= 2, ratios
+
+
+async def test_c14_sleepers_are_stopped_over_a_restart(restart):
+    backend = named().backend()
+    await backend.run(["true"])
+    token, path = backend._session.token, f"/sessions/{backend.ref.id}"
+    limits = httpx.Limits(max_connections=100)
+    async with httpx.AsyncClient(base_url=URL, headers={"X-Sandbox-Token": token}, limits=limits, timeout=60) as client:
+        runs = [uuid.uuid4().hex for _ in range(40)]
+        script = "echo $$ >>pids; exec sleep 60"
+        tasks = [asyncio.create_task(client.post(f"{path}/run", json={"argv": ["sh", "-c", script], "run_id": run})) for run in runs]
+        with anyio.fail_after(30):
+            while len((await backend.read_bytes("/workspace/pids") if await backend.exists("/workspace/pids") else b"").split()) < 40:
+                await anyio.sleep(0.1)
+        await anyio.to_thread.run_sync(restart)
+        broken = await asyncio.gather(*tasks, return_exceptions=True)
+        assert all(isinstance(b, httpx.HTTPError) for b in broken), broken
+        alive = ["sh", "-c", "for p in $(cat pids); do kill -0 $p 2>/dev/null && echo $p; done; true"]
+        assert len((await backend.run(alive)).stdout.split()) == 40, "what ran was lost with the host"
+        for run in runs:
+            assert (await client.post(f"{path}/runs/{run}/stop")).status_code == 204
+        with anyio.fail_after(10):
+            while (await backend.run(alive)).stdout:
+                await anyio.sleep(0.1)
 
 
 async def test_trees(restart):
