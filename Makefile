@@ -6,7 +6,7 @@ VERSION := $(shell cat VERSION)
 VARIABLE := sandboxd/internal/app.Version
 
 .DEFAULT_GOAL := help
-.PHONY: help build run image sandbox-token sandbox-runtimes check test test-v2 bench workbench arm64 levels lint clean
+.PHONY: help build run image sandbox-token sandbox-runtimes check test test-v2 bench bench-peers workbench arm64 levels lint clean
 
 help: ## list the commands
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' Makefile
@@ -37,6 +37,9 @@ test-v2: build ## the process driver on cgroup v2, in a user-mode kernel
 
 bench: build ## measure bin/sandboxd against the machine; samples go to bench/results
 	go run ./bench
+
+bench-peers: build ## measure the host beside the service whose wire it speaks; writes docs/bench.md
+	scripts/bench-peers.py --write
 
 workbench: build ## build the runtime workbench and use each of its tools; writes docs/runtimes.md
 	scripts/workbench.py --write
