@@ -211,6 +211,16 @@ type Keeper interface {
 	Keep(ctx context.Context, id string) error
 }
 
+// LimitChanger is the optional power of a driver to change the limits of an environment
+// that runs.
+type LimitChanger interface {
+	// ChangeLimits puts those of limits in force that bound memory, swap, processors and
+	// processes, all of them or none, and answers handle for an environment that has
+	// them. ClassConflict: more memory is in use than there is to be; ClassGone without
+	// an environment.
+	ChangeLimits(ctx context.Context, id string, handle Handle, limits Limits) (Handle, error)
+}
+
 // Sampler is the optional power of a driver to measure what the processes of an
 // environment use. A sample costs the sandbox nothing, not even a context switch.
 type Sampler interface {

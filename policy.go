@@ -111,8 +111,9 @@ type Lifetimes interface {
 	Policy(ctx context.Context) (Policy, error)
 	// ChangePolicy replaces the policy by what change makes of it, after it was checked
 	// as a whole: ClassInvalid names the field and changes nothing; ClassConflict for a
-	// field that the overrides file sets. It is durable, and holds for the next
-	// opening: a lowered ceiling closes nothing.
+	// field that the overrides file sets. It is durable. A
+	// lowered ceiling closes nothing; limits of what runs change at once where the
+	// driver can, and with its next environment otherwise: Sandbox.Next.
 	ChangePolicy(ctx context.Context, change func(*Policy) error) (Policy, error)
 }
 
@@ -229,7 +230,8 @@ func PolicyChange(was, is Policy) []byte {
 		_ = json.Unmarshal(text, &m) // of what was just made
 		delete(m, "runtimes")
 		// Field by field: what is 0 is to be refused, not left out.
-		m["limits"], err = json.Marshal(map[string]any{"memory_bytes": p.Limits.MemoryBytes, "cpus": p.Limits.CPUs, "pids": p.Limits.PIDs,
+		m["limits"], err = json.Marshal(map[string]any{"memory_bytes": p.Limits.MemoryBytes, "swap_bytes": p.Limits.SwapBytes,
+			"cpus": p.Limits.CPUs, "cpu_shares": p.Limits.CPUShares, "pids": p.Limits.PIDs,
 			"tmp_bytes": p.Limits.TmpBytes, "open_files": p.Limits.OpenFiles})
 		if err != nil {
 			panic("sandboxd: a policy is no JSON: " + err.Error())

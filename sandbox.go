@@ -71,7 +71,9 @@ func (s State) HasEnvironment() bool {
 // Sandbox every field is what is in force.
 type Limits struct {
 	MemoryBytes int64   `json:"memory_bytes,omitempty" doc:"Memory of all processes together, in bytes" minimum:"0"`
+	SwapBytes   int64   `json:"swap_bytes,omitempty" doc:"Memory and swap together, in bytes; what is below memory_bytes means no swap" minimum:"0"`
 	CPUs        float64 `json:"cpus,omitempty" doc:"Cores, 0.1 and up" minimum:"0"`
+	CPUShares   int64   `json:"cpu_shares,omitempty" doc:"Weight against other sandboxes when processors are short, 2 to 262144" minimum:"0"`
 	PIDs        int64   `json:"pids,omitempty" doc:"Processes and threads together" minimum:"0"`
 	TmpBytes    int64   `json:"tmp_bytes,omitempty" doc:"Size of /tmp, in bytes" minimum:"0"`
 	OpenFiles   int64   `json:"open_files,omitempty" doc:"Open descriptors of one process" minimum:"0"`
@@ -109,6 +111,7 @@ type Sandbox struct {
 	Asleep     bool              `json:"asleep,omitempty" doc:"Open, and put to sleep to make room; it wakes with the next command"`
 	CreatedAt  time.Time         `json:"created_at"`
 	Limits     Limits            `json:"limits"`
+	Next       *Limits           `json:"next,omitempty" doc:"The limits of its next environment, where the policy was changed and what runs keeps others"`
 	Network    Network           `json:"network"`
 	Labels     map[string]string `json:"labels,omitempty"`
 	Preparing  *Preparation      `json:"preparing,omitempty" doc:"How far the image is that it waits for"`

@@ -14,6 +14,7 @@ type SandboxRecord struct {
 	Handle Handle            // of the running environment
 	Nonce  string            // secret of the link to the init of this generation
 	Life   Life              // what its clocks count from
+	Asked  Limits            // those that its request named; the others are the policy's
 }
 
 // Life is what a host keeps of how a sandbox is used.

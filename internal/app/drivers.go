@@ -12,6 +12,7 @@ import (
 	"sandboxd/internal/driver/fake"
 	"sandboxd/internal/driver/process"
 	"sandboxd/internal/egress"
+	"sandboxd/internal/workspace"
 )
 
 // realDrivers isolate something; they are offered in this order, and the first
@@ -21,6 +22,7 @@ var realDrivers = []string{"process", "docker"}
 // driverConfig is what drivers need of a server.
 type driverConfig struct {
 	Data       string
+	Workspaces string // as host.Config has it
 	Engine     string // address of the container engine, empty for the default
 	Image      string // of sandboxes in containers that name none
 	OCIRuntime string
@@ -33,7 +35,8 @@ func newDriver(name string, cfg driverConfig) (sandboxd.Driver, error) {
 	case "process":
 		return process.Open(process.Config{DataDir: cfg.Data, RunDir: filepath.Join(cfg.Data, "run"), Log: cfg.Log})
 	case "docker":
-		return docker.New(docker.Config{Host: cfg.Engine, DataDir: cfg.Data, Image: cfg.Image, OCIRuntime: cfg.OCIRuntime,
+		_, trash := workspace.Places(cfg.Data, cfg.Workspaces) // what a killed server leaves there, the next one removes
+		return docker.New(docker.Config{Host: cfg.Engine, DataDir: cfg.Data, Scratch: trash, Image: cfg.Image, OCIRuntime: cfg.OCIRuntime,
 			Bridge: cfg.Bridge, Closed: egress.Closed(), Log: cfg.Log})
 	case "fake":
 		return fake.New(fake.NewWorld(fake.Config{})), nil

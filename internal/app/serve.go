@@ -17,6 +17,7 @@ import (
 
 	"sandboxd"
 	"sandboxd/internal/api"
+	"sandboxd/internal/api/sessions"
 	"sandboxd/internal/app/datadir"
 	"sandboxd/internal/cli"
 	"sandboxd/internal/egress"
@@ -142,7 +143,7 @@ func (s *server) open(ctx context.Context) error {
 }
 
 func (s *server) openHost(ctx context.Context, dir *datadir.Dir) error {
-	drivers, can, err := chooseDrivers(ctx, s.o.Driver, driverConfig{Data: dir.Path, Engine: s.p.Getenv("DOCKER_HOST"),
+	drivers, can, err := chooseDrivers(ctx, s.o.Driver, driverConfig{Data: dir.Path, Workspaces: s.o.WorkspaceRoot, Engine: s.p.Getenv("DOCKER_HOST"),
 		Image: s.o.DefaultImage, OCIRuntime: s.o.OCIRuntime, Bridge: s.o.Bridge == "any", Log: s.log})
 	if err != nil {
 		return err
@@ -173,8 +174,8 @@ func (s *server) openHost(ctx context.Context, dir *datadir.Dir) error {
 		return err
 	}
 	policy := basePolicy(s.o)
-	cfg := host.Config{DataDir: dir.Path, Store: db, Drivers: drivers, UIDs: uids(),
-		Policy: &policy, Overrides: s.o.PolicyOverrides, Pressure: pressure.Machine, Ready: s.o.Ready, Images: s.o.Images == "any", Bridge: s.o.Bridge == "any",
+	cfg := host.Config{DataDir: dir.Path, Workspaces: s.o.WorkspaceRoot, Store: db, Drivers: drivers, UIDs: uids(),
+		Policy: &policy, Overrides: s.o.PolicyOverrides, OverrideWords: sessions.Overrides, Pressure: pressure.Machine, Ready: s.o.Ready, Images: s.o.Images == "any", Bridge: s.o.Bridge == "any",
 		Egress: s.egress, CABundle: bundle, Trust: s.o.CABundle != "", Capabilities: can, Log: s.log}
 	if set != nil {
 		cfg.Runtimes = set

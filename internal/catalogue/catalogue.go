@@ -62,7 +62,7 @@ type Ceilings struct {
 
 // Limits are the ceilings that a sandbox's Limits have; zero fields as there.
 func (c Ceilings) Limits() sandboxd.Limits {
-	return sandboxd.Limits{MemoryBytes: c.MemoryBytes, CPUs: c.CPUs, PIDs: c.PIDs, TmpBytes: c.TmpBytes}
+	return sandboxd.Limits{MemoryBytes: c.MemoryBytes, SwapBytes: c.SwapBytes, CPUShares: c.CPUShares, CPUs: c.CPUs, PIDs: c.PIDs, TmpBytes: c.TmpBytes}
 }
 
 // Default is the entry that is used where none is named: the first that is not for

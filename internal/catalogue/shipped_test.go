@@ -72,7 +72,7 @@ func TestNoShippedEntryNamesAnArchitecture(t *testing.T) {
 
 func TestLimitsOfCeilings(t *testing.T) {
 	c := Ceilings{MemoryBytes: 2 << 30, SwapBytes: 4 << 30, CPUs: 0.5, CPUShares: 100, PIDs: 512, TmpBytes: 64 << 20, OCIRuntime: "runc"}
-	if diff := cmp.Diff(sandboxd.Limits{MemoryBytes: 2 << 30, CPUs: 0.5, PIDs: 512, TmpBytes: 64 << 20}, c.Limits()); diff != "" {
+	if diff := cmp.Diff(sandboxd.Limits{MemoryBytes: 2 << 30, SwapBytes: 4 << 30, CPUs: 0.5, CPUShares: 100, PIDs: 512, TmpBytes: 64 << 20}, c.Limits()); diff != "" {
 		t.Error(diff)
 	}
 }

@@ -66,6 +66,7 @@ type Version struct {
 // ServeOptions are the settings of `sandboxd serve`.
 type ServeOptions struct {
 	Data           string   `name:"data" placeholder:"DIR" setting:"SANDBOXD_DATA" help:"Data directory (default: /var/lib/sandboxed for root, else in the user's state directory)."`
+	WorkspaceRoot  string   `type:"path" placeholder:"DIR" setting:"SANDBOXD_WORKSPACE_ROOT" help:"Where the files of sandboxes are, each in a directory of its key; workspaces in the data directory by default."`
 	Listen         string   `placeholder:"ADDR" setting:"SANDBOXD_LISTEN" help:"Address of the API, 127.0.0.1:9090 by default, of the host role 127.0.0.1:8080; port 0 takes a free one."`
 	HostListen     string   `placeholder:"ADDR" setting:"SANDBOXD_HOST_LISTEN" help:"Address of the host's own API for a remote control; off by default."`
 	ProtectedBy    string   `placeholder:"TEXT" setting:"SANDBOXD_PROTECTED_BY" help:"How an address beyond this machine is protected, as 'caddy with TLS'; needed to listen on one."`
@@ -102,6 +103,8 @@ type ServeOptions struct {
 type SandboxDefaults struct {
 	DefaultRuntime string    `placeholder:"NAME" setting:"SANDBOXD_DEFAULT_RUNTIME" help:"Runtime of sandboxes that name none; the first of the catalogue by default."`
 	Memory         bytesFlag `placeholder:"SIZE" setting:"SANDBOXD_MEM_LIMIT" help:"Memory of a sandbox, 1G by default."`
+	Swap           bytesFlag `placeholder:"SIZE" setting:"SANDBOXD_MEMSWAP_LIMIT" help:"Memory and swap of a sandbox together; no swap by default."`
+	CPUShares      int64     `name:"cpu-shares" placeholder:"N" setting:"SANDBOXD_CPU_SHARES" help:"Weight of a sandbox beside others when processors are short, 2 to 262144."`
 	CPUs           float64   `name:"cpus" placeholder:"N" setting:"SANDBOXD_CPUS" help:"Cores of a sandbox, 2 by default."`
 	PIDs           int64     `name:"pids" placeholder:"N" setting:"SANDBOXD_PIDS_LIMIT" help:"Processes and threads of a sandbox, 512 by default."`
 	Tmp            bytesFlag `placeholder:"SIZE" setting:"SANDBOXD_TMPFS_SIZE" help:"Size of its /tmp, 64M by default."`
@@ -118,6 +121,7 @@ func (d SandboxDefaults) Apply(p *sandboxd.Policy) {
 	}
 	l := &p.Limits
 	l.MemoryBytes, l.TmpBytes = cmp.Or(int64(d.Memory), l.MemoryBytes), cmp.Or(int64(d.Tmp), l.TmpBytes)
+	l.SwapBytes, l.CPUShares = cmp.Or(int64(d.Swap), l.SwapBytes), cmp.Or(d.CPUShares, l.CPUShares)
 	l.CPUs, l.PIDs = cmp.Or(d.CPUs, l.CPUs), cmp.Or(d.PIDs, l.PIDs)
 }
 

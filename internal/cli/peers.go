@@ -22,13 +22,15 @@ var peerSettings = []struct{ theirs, ours, empty string }{
 // fixedSettings are those of its names that have one value here. "*" takes any: what it
 // would change does not exist.
 var fixedSettings = map[string]string{
-	"SANDBOXD_WORK_DIR":           sandboxd.WorkDir,
-	"SANDBOXD_NETWORK_MODE":       "none", // a runtime that needs a network says so
-	"SANDBOXD_SANDBOX_UID":        "10001",
-	"SANDBOXD_PERSIST_CONTAINERS": "*", // what is installed lasts where a runtime's root is writable
-	"SANDBOXD_MAX_WORKERS":        "*",
-	"SANDBOXD_CLEANUP_INTERVAL":   "*",
-	"SANDBOXD_UI_ENABLED":         "*", // the console has its own listener
+	"SANDBOXD_WORK_DIR":             sandboxd.WorkDir,
+	"SANDBOXD_NETWORK_MODE":         "none", // a runtime that needs a network says so
+	"SANDBOXD_SANDBOX_UID":          "10001",
+	"SANDBOXD_PERSIST_CONTAINERS":   "*", // what is installed lasts where a runtime's root is writable
+	"SANDBOXD_MAX_WORKERS":          "*",
+	"SANDBOXD_NATIVE_FILES":         "*", // they always are
+	"SANDBOXD_MAX_RUNNING_COMMANDS": "*", // many hold up nobody
+	"SANDBOXD_CLEANUP_INTERVAL":     "*",
+	"SANDBOXD_UI_ENABLED":           "*", // the console has its own listener
 }
 
 // adoptPeers is p with the settings of a server under our names. Other commands do not

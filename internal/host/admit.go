@@ -37,7 +37,7 @@ func (h *Host) openPolicy(ctx context.Context) error {
 	if h.cfg.MaxSandboxes != 0 {
 		base.MaxRunning = &h.cfg.MaxSandboxes
 	}
-	kept, err := policy.Open(ctx, policy.Config{Base: base, Store: h.store, Overrides: h.cfg.Overrides, Runtime: h.hasRuntime, Log: h.log})
+	kept, err := policy.Open(ctx, policy.Config{Base: base, Store: h.store, Overrides: h.cfg.Overrides, Words: h.cfg.OverrideWords, Runtime: h.hasRuntime, Log: h.log})
 	if err != nil {
 		return err
 	}
@@ -58,6 +58,7 @@ func ceilings(p sandboxd.Policy) admission.Ceilings {
 func (h *Host) obey() {
 	h.gate.SetCeilings(ceilings(h.policy.Now()))
 	h.shareRoom()
+	h.adapt()
 	select {
 	case h.retick <- struct{}{}:
 	default:
@@ -250,8 +251,9 @@ func joinSome(names []string, most int) string {
 
 // limitsOf is what a sandbox gets that its request says nothing of: what the policy
 // changed of its runtime's entry, what the entry says, and the policy's for all.
-func (h *Host) limitsOf(runtime string) sandboxd.Limits {
-	p := h.policy.Now()
+func (h *Host) limitsOf(runtime string) sandboxd.Limits { return h.limitsBy(h.policy.Now(), runtime) }
+
+func (h *Host) limitsBy(p sandboxd.Policy, runtime string) sandboxd.Limits {
 	limits := p.Limits
 	if e, listed := h.entry(runtime); listed {
 		limits = filled(e.Limits, limits)
@@ -260,8 +262,14 @@ func (h *Host) limitsOf(runtime string) sandboxd.Limits {
 	if change.MemoryBytes != nil {
 		limits.MemoryBytes = *change.MemoryBytes
 	}
+	if change.SwapBytes != nil {
+		limits.SwapBytes = *change.SwapBytes
+	}
 	if change.CPUs != nil {
 		limits.CPUs = *change.CPUs
+	}
+	if change.CPUShares != nil {
+		limits.CPUShares = *change.CPUShares
 	}
 	if change.PIDs != nil {
 		limits.PIDs = *change.PIDs
@@ -269,12 +277,18 @@ func (h *Host) limitsOf(runtime string) sandboxd.Limits {
 	return limits
 }
 
-// filled is l with the fields of def for those that are not stated.
+// filled is l with the fields of def for those that are not stated. Swap that def has
+// beside less memory is none beside more.
 func filled(l, def sandboxd.Limits) sandboxd.Limits {
-	return sandboxd.Limits{
-		MemoryBytes: cmp.Or(l.MemoryBytes, def.MemoryBytes), CPUs: cmp.Or(l.CPUs, def.CPUs), PIDs: cmp.Or(l.PIDs, def.PIDs),
+	all := sandboxd.Limits{
+		MemoryBytes: cmp.Or(l.MemoryBytes, def.MemoryBytes), SwapBytes: l.SwapBytes, CPUs: cmp.Or(l.CPUs, def.CPUs),
+		CPUShares: cmp.Or(l.CPUShares, def.CPUShares), PIDs: cmp.Or(l.PIDs, def.PIDs),
 		TmpBytes: cmp.Or(l.TmpBytes, def.TmpBytes), OpenFiles: cmp.Or(l.OpenFiles, def.OpenFiles),
 	}
+	if all.SwapBytes == 0 && def.SwapBytes >= all.MemoryBytes {
+		all.SwapBytes = def.SwapBytes
+	}
+	return all
 }
 
 // fillLimits puts what is there for what the request leaves out.

@@ -27,6 +27,8 @@ func attachable(asked, checked sandboxd.OpenRequest, rec sandboxd.SandboxRecord)
 		{"tenant", asked.Tenant != "", checked.Tenant == rec.Tenant},
 		{"network", asked.Network.Mode != "" || len(asked.Network.Allow)+len(asked.Network.Deny) > 0, sameNetwork(checked.Network, rec.Network)},
 		{"limits.memory_bytes", asked.Limits.MemoryBytes != 0, l.MemoryBytes == in.MemoryBytes},
+		{"limits.swap_bytes", asked.Limits.SwapBytes != 0, l.SwapBytes == in.SwapBytes},
+		{"limits.cpu_shares", asked.Limits.CPUShares != 0, l.CPUShares == in.CPUShares},
 		{"limits.cpus", asked.Limits.CPUs != 0, l.CPUs == in.CPUs},
 		{"limits.pids", asked.Limits.PIDs != 0, l.PIDs == in.PIDs},
 		{"limits.tmp_bytes", asked.Limits.TmpBytes != 0, l.TmpBytes == in.TmpBytes},

@@ -131,7 +131,7 @@ func (c *command) explain(exit wire.Exit) sandboxd.Ending {
 		}
 	case killed && !counted && c.memoryKilled():
 		e.Cause = sandboxd.CauseMemory
-		e.Limit = fmt.Sprintf("%d bytes of memory, of the whole sandbox", c.env.limits.MemoryBytes)
+		e.Limit = fmt.Sprintf("%d bytes of memory, of the whole sandbox", c.env.limits.Load().MemoryBytes)
 	case aborted && c.saidLast("JavaScript heap out of memory"):
 		e.Cause = sandboxd.CauseMemory
 		e.Limit = "the JavaScript heap"
@@ -143,7 +143,7 @@ func (c *command) explain(exit wire.Exit) sandboxd.Ending {
 		e.Limit = fmt.Sprintf("%d processes and threads", use.PIDsLimit)
 	case !counted && code != 0 && c.processesRefused():
 		e.Cause = sandboxd.CausePIDs
-		e.Limit = fmt.Sprintf("%d processes and threads, of the whole sandbox", c.env.limits.PIDs)
+		e.Limit = fmt.Sprintf("%d processes and threads, of the whole sandbox", c.env.limits.Load().PIDs)
 	default:
 		e.Cause = sandboxd.CauseExit
 	}

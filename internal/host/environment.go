@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -22,7 +23,7 @@ type environment struct {
 	nonce      string
 	vars       map[string]string
 	gate       *egress.Gate // nil without a network
-	limits     sandboxd.Limits
+	limits     atomic.Pointer[sandboxd.Limits]
 
 	ctx    context.Context // ends with detach
 	detach context.CancelFunc
@@ -42,9 +43,10 @@ func newEnvironment(b *box, rec sandboxd.SandboxRecord) (*environment, error) {
 		return nil, err
 	}
 	env := &environment{
-		b: b, generation: rec.Generation, nonce: rec.Nonce, vars: b.h.varsOf(rec), gate: gate, limits: rec.Limits,
+		b: b, generation: rec.Generation, nonce: rec.Nonce, vars: b.h.varsOf(rec), gate: gate,
 		up: make(chan struct{}), gone: make(chan struct{}), commands: map[string]*command{},
 	}
+	env.limits.Store(&rec.Limits)
 	env.ctx, env.detach = context.WithCancel(b.h.ctx)
 	return env, nil
 }

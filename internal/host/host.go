@@ -15,7 +15,6 @@ import (
 	"fmt"
 	"hash/fnv"
 	"log/slog"
-	"path/filepath"
 	"sync"
 	"time"
 
@@ -35,12 +34,17 @@ type Config struct {
 	Store   sandboxd.HostStore
 	// Drivers that work here; the first one is the default.
 	Drivers []sandboxd.Driver
+	// Workspaces is where the files of sandboxes are, as workspace.Places has it; empty
+	// for the data directory.
+	Workspaces string
 	// UIDs are given to workspaces, one each.
 	UIDs sandboxd.UIDPool
 	// Policy is what the host begins with; nil means sandboxd.DefaultPolicy. What
 	// callers changed holds above it, and the fields of the file Overrides above that.
 	Policy    *sandboxd.Policy
 	Overrides string
+	// OverrideWords is policy.Config.Words.
+	OverrideWords func(text []byte) ([]byte, error)
 	// MaxSandboxes, if not 0, is Policy.MaxRunning.
 	MaxSandboxes int
 	// Tick is how often the host looks whether sandboxes work. 0 follows the policy.
@@ -131,7 +135,7 @@ func New(ctx context.Context, cfg Config) (*Host, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	root, err := workspace.OpenRoot(filepath.Join(cfg.DataDir, "workspaces"))
+	root, err := workspace.OpenRoot(workspace.Places(cfg.DataDir, cfg.Workspaces))
 	if err != nil {
 		return nil, fmt.Errorf("workspaces: %w", err)
 	}
@@ -167,6 +171,7 @@ func New(ctx context.Context, cfg Config) (*Host, error) {
 	h.pooling = true
 	h.mu.Unlock()
 	h.shareRoom()
+	h.adapt() // the policy that it was configured with may be another
 	h.spawn(h.keepTime)
 	if cfg.Pressure != nil {
 		h.spawn(h.keepMemory)

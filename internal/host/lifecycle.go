@@ -47,7 +47,7 @@ func (h *Host) Open(ctx context.Context, req sandboxd.OpenRequest) (sandboxd.San
 			Open:      start || staysOpen(req.Face),
 			CreatedAt: now.Wall.UTC().Truncate(time.Microsecond), Limits: req.Limits, Network: req.Network, Labels: maps.Clone(req.Labels),
 		},
-		Env:  maps.Clone(req.Env),
+		Env: maps.Clone(req.Env), Asked: asked.Limits,
 		Life: sandboxd.Life{Worked: now, Reason: reasonOpened, Used: now},
 	}
 	fits := func(stored sandboxd.SandboxRecord) error { return attachable(asked, req, stored) }
@@ -346,6 +346,9 @@ func (b *box) startLocked(ctx context.Context, enter func(sandboxd.SandboxRecord
 	nonce, image := newNonce(), rec.Image
 	rec, err = b.update(ctx, func(r *sandboxd.SandboxRecord) error {
 		r.State, r.Image = sandboxd.StateStarting, image
+		if !kept {
+			r.Limits = b.h.wanted(*r)
+		}
 		r.Open, r.Asleep = true, false
 		b.pulse.opened(r, b.h)
 		r.Generation++
@@ -360,6 +363,11 @@ func (b *box) startLocked(ctx context.Context, enter func(sandboxd.SandboxRecord
 	fpStartIntent.Hit()
 	running, err := b.launch(ctx, rec, kept)
 	if err == nil {
+		if kept { // it was made with the limits of then
+			if adapted, err := b.adaptLocked(ctx); err == nil {
+				running = adapted
+			}
+		}
 		return running, nil
 	}
 	// The work's own context may be what failed: cleaning up must not fail with it.

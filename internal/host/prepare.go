@@ -150,10 +150,15 @@ func (b *box) within(ctx context.Context, fn func(context.Context) (sandboxd.San
 
 // seen is a record as callers see it.
 func (h *Host) seen(rec sandboxd.SandboxRecord) sandboxd.Sandbox {
+	return h.seenBy(h.policy.Now(), rec)
+}
+
+func (h *Host) seenBy(p sandboxd.Policy, rec sandboxd.SandboxRecord) sandboxd.Sandbox {
 	if rec.State == sandboxd.StatePreparing && h.cfg.Runtimes != nil {
 		p := h.cfg.Runtimes.Preparation(rec.Runtime)
 		rec.Preparing = &p
 	}
+	h.showLimits(p, &rec)
 	return rec.Sandbox
 }
 

@@ -34,6 +34,9 @@ type Config struct {
 	// Overrides is a file with fields that win over all else; "" for none. It need not
 	// be there yet. Read again when it changed; one that goes away changes nothing.
 	Overrides string
+	// Words puts the text of that file into those of sandboxd.Policy.Merge; nil for a
+	// file that is in them.
+	Words func(text []byte) ([]byte, error)
 	// Runtime says whether the catalogue has one of this name.
 	Runtime func(name string) bool
 	Log     *slog.Logger
@@ -198,6 +201,9 @@ func (k *Kept) Reload() bool {
 		} else {
 			text, err = os.ReadFile(k.cfg.Overrides)
 		}
+		if err == nil && k.cfg.Words != nil {
+			text, err = k.cfg.Words(text)
+		}
 	}
 	var p sandboxd.Policy
 	if err == nil {
@@ -266,7 +272,7 @@ func (k *Kept) checkRuntime(field, name string, l sandboxd.RuntimeLimits) error 
 	for _, row := range []struct {
 		from *int64
 		to   *int64
-	}{{l.MemoryBytes, &limits.MemoryBytes}, {l.PIDs, &limits.PIDs}} {
+	}{{l.MemoryBytes, &limits.MemoryBytes}, {l.SwapBytes, &limits.SwapBytes}, {l.CPUShares, &limits.CPUShares}, {l.PIDs, &limits.PIDs}} {
 		if row.from != nil {
 			*row.to = *row.from
 		}
@@ -274,16 +280,7 @@ func (k *Kept) checkRuntime(field, name string, l sandboxd.RuntimeLimits) error 
 	if l.CPUs != nil {
 		limits.CPUs = *l.CPUs
 	}
-	if err := CheckLimits(field, limits); err != nil {
-		return err
-	}
-	if l.SwapBytes != nil && (*l.SwapBytes < limits.MemoryBytes || *l.SwapBytes > maxMemory) {
-		return sandboxd.Invalid(field+".swap_bytes", "must not be below memory_bytes: it is both together")
-	}
-	if l.CPUShares != nil && (*l.CPUShares < 2 || *l.CPUShares > 262144) {
-		return sandboxd.Invalid(field+".cpu_shares", "must be between 2 and 262144")
-	}
-	return nil
+	return CheckLimits(field, limits)
 }
 
 const maxMemory = 1 << 44
@@ -303,6 +300,12 @@ func CheckLimits(field string, l sandboxd.Limits) error {
 		if row.v < row.low || row.v > row.high {
 			return sandboxd.Invalid(field+"."+row.name, "must be between %d and %d", row.low, row.high)
 		}
+	}
+	if l.SwapBytes != 0 && (l.SwapBytes < l.MemoryBytes || l.SwapBytes > maxMemory) {
+		return sandboxd.Invalid(field+".swap_bytes", "must not be below memory_bytes: it is both together")
+	}
+	if l.CPUShares != 0 && (l.CPUShares < 2 || l.CPUShares > 262144) {
+		return sandboxd.Invalid(field+".cpu_shares", "must be between 2 and 262144")
 	}
 	if math.IsNaN(l.CPUs) || l.CPUs < 0.1 || l.CPUs > 1024 {
 		return sandboxd.Invalid(field+".cpus", "must be between 0.1 and 1024")

@@ -136,7 +136,7 @@ func (s *sqliteStore) prepare(ctx context.Context) error {
 		text string
 	}{
 		{&s.in.insertSandbox, s.writer, `insert into sandboxes (` + sandboxColumns + `)
-			values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23)`},
+			values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24)`},
 		{&s.in.updateSandbox, s.writer, `update sandboxes set state = $2, generation = $3, driver = $4, runtime = $5,
 			nonce = $6, handle = $7, limits_json = $8, labels_json = $9, env_json = $10, ending_json = $11, image = $12,
 			open = $13, asleep = $14, life_json = $15 where id = $1`},

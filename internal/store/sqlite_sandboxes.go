@@ -11,7 +11,7 @@ import (
 
 const sandboxColumns = `id, key, state, generation, driver, runtime, uid, created_at,
 	nonce, handle, limits_json, labels_json, env_json, ending_json, image, oci_runtime, network_json,
-	root, tenant, face, open, asleep, life_json`
+	root, tenant, face, open, asleep, life_json, asked_json`
 
 // row is what *sql.Row and *sql.Rows have in common.
 type row interface{ Scan(dest ...any) error }
@@ -20,10 +20,10 @@ func scanSandbox(from row) (sandboxd.SandboxRecord, error) {
 	var rec sandboxd.SandboxRecord
 	var created int64
 	var handle []byte
-	var limits, labels, env, ending, network, life string
+	var limits, labels, env, ending, network, life, asked string
 	err := from.Scan(&rec.ID, &rec.Key, &rec.State, &rec.Generation, &rec.Driver, &rec.Runtime, &rec.UID, &created,
 		&rec.Nonce, &handle, &limits, &labels, &env, &ending, &rec.Image, &rec.OCIRuntime, &network,
-		&rec.Root, &rec.Tenant, &rec.Face, &rec.Open, &rec.Asleep, &life)
+		&rec.Root, &rec.Tenant, &rec.Face, &rec.Open, &rec.Asleep, &life, &asked)
 	if err != nil {
 		return sandboxd.SandboxRecord{}, err
 	}
@@ -32,7 +32,7 @@ func scanSandbox(from row) (sandboxd.SandboxRecord, error) {
 		rec.Handle = handle
 	}
 	err = errors.Join(decode(limits, &rec.Limits), decode(labels, &rec.Labels), decode(env, &rec.Env), decode(ending, &rec.LastEnding),
-		decode(network, &rec.Network), decode(life, &rec.Life))
+		decode(network, &rec.Network), decode(life, &rec.Life), decode(asked, &rec.Asked))
 	return rec, err
 }
 
@@ -78,6 +78,12 @@ func (s *sqliteStore) Create(ctx context.Context, rec sandboxd.SandboxRecord, po
 	if err != nil {
 		return none, false, err
 	}
+	asked := ""
+	if rec.Asked != (sandboxd.Limits{}) {
+		if asked, err = encode(rec.Asked); err != nil {
+			return none, false, err
+		}
+	}
 	var old *sandboxd.SandboxRecord
 	err = s.transact(ctx, func(ctx context.Context, tx *sql.Tx) error {
 		found, err := scanSandbox(tx.StmtContext(ctx, s.in.livingForKey).QueryRowContext(ctx, rec.Key))
@@ -97,7 +103,7 @@ func (s *sqliteStore) Create(ctx context.Context, rec sandboxd.SandboxRecord, po
 		}
 		_, err = tx.StmtContext(ctx, s.in.insertSandbox).ExecContext(ctx, rec.ID, rec.Key, rec.State, rec.Generation, rec.Driver,
 			rec.Runtime, rec.UID, toMicros(rec.CreatedAt), rec.Nonce, blob(rec.Handle), limits, labels, env, ending,
-			rec.Image, rec.OCIRuntime, network, rec.Root, rec.Tenant, rec.Face, rec.Open, rec.Asleep, life)
+			rec.Image, rec.OCIRuntime, network, rec.Root, rec.Tenant, rec.Face, rec.Open, rec.Asleep, life, asked)
 		return err
 	})
 	if err != nil {

@@ -153,7 +153,7 @@ func TestARecordOfAnEarlierSchemaHasDefaults(t *testing.T) {
 	db, err := sql.Open("sqlite", path)
 	for _, text := range []string{`alter table sandboxes drop column network_json`, `alter table sandboxes drop column root`,
 		`alter table sandboxes drop column tenant`, `alter table sandboxes drop column face`, `alter table sandboxes drop column open`,
-		`alter table sandboxes drop column asleep`, `alter table sandboxes drop column life_json`, `drop table documents`, `drop table sessions`,
+		`alter table sandboxes drop column asleep`, `alter table sandboxes drop column life_json`, `alter table sandboxes drop column asked_json`, `drop table documents`, `drop table sessions`,
 		`update sandboxes set state = 'running'`, `delete from goose_db_version where version_id >= 5`} {
 		if err == nil {
 			_, err = db.Exec(text)
@@ -169,7 +169,7 @@ func TestARecordOfAnEarlierSchemaHasDefaults(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := rec
-	want.State, want.Open = sandboxd.StateRunning, true
+	want.State, want.Open, want.Asked = sandboxd.StateRunning, true, rec.Limits
 	want.Network, want.Root, want.Tenant, want.Face = sandboxd.Network{Mode: sandboxd.NetworkNone}, sandboxd.RootReadonly, "", sandboxd.FaceNative
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Fatal(diff)

@@ -28,7 +28,7 @@ const (
 //
 //	<dir>/<key>/workspace, <dir>/<key>/home   the sandbox's, 0755 and 0700
 //	<dir>/<key>/meta.json                     the host's, 0600
-//	<dir>/../trash                            what was deleted and is not gone yet
+//	<trash>                                   what was deleted and is not gone yet
 //
 // The directory and each <key> are the host's and 0700, so that no user of the
 // machine reaches the files of a sandbox. Methods are safe for concurrent use.
@@ -62,14 +62,26 @@ type storedMeta struct {
 	Meta
 }
 
-// OpenRoot opens the directory, making it and its trash when they are missing.
+// Places are where the workspaces of a host are, and their trash: in its data directory,
+// or in a directory of the operator's choice, where no key has the trash's name.
+func Places(data, chosen string) (dir, trash string) {
+	if chosen == "" {
+		return filepath.Join(data, "workspaces"), filepath.Join(data, "trash")
+	}
+	return chosen, filepath.Join(chosen, "~trash")
+}
+
+// OpenRoot opens the directory and its trash, making them when they are missing.
 // Both must be on one file system.
-func OpenRoot(dir string) (*Root, error) {
+func OpenRoot(dir, trash string) (*Root, error) {
 	dir, err := filepath.Abs(dir)
+	if err == nil {
+		trash, err = filepath.Abs(trash)
+	}
 	if err != nil {
 		return nil, hostError(err, "the directory of workspaces has no path")
 	}
-	r := &Root{dir: dir, trash: filepath.Join(filepath.Dir(dir), "trash")}
+	r := &Root{dir: dir, trash: trash}
 	for _, d := range []string{r.dir, r.trash} {
 		if err := os.MkdirAll(d, 0o700); err != nil {
 			return nil, hostError(err, "the directory of workspaces cannot be made")

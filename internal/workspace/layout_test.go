@@ -21,7 +21,7 @@ import (
 func testRoot(t *testing.T) (*Root, string) {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "workspaces")
-	r, err := OpenRoot(dir)
+	r, err := OpenRoot(dir, filepath.Join(filepath.Dir(dir), "trash"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -123,7 +123,7 @@ func TestProveOwners(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		r, err := OpenRoot(dir)
+		r, err := OpenRoot(dir, filepath.Join(filepath.Dir(dir), "trash"))
 		if err != nil {
 			t.Fatal(err)
 		}

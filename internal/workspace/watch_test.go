@@ -287,7 +287,7 @@ func TestAWatchForgetsWhatIsBelow(t *testing.T) {
 
 // What is watched moves away with everything above it.
 func TestAMovedWorkspaceEndsItsWatch(t *testing.T) {
-	root, err := OpenRoot(filepath.Join(t.TempDir(), "workspaces"))
+	root, err := OpenRoot(Places(t.TempDir(), ""))
 	if err != nil {
 		t.Fatal(err)
 	}

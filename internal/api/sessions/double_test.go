@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -105,7 +106,14 @@ func (l *lifetimes) Runtimes(ctx context.Context) ([]sandboxd.Runtime, error) {
 		other.Name, other.Root = "python", l.root
 		list = append([]sandboxd.Runtime{other}, list...)
 	}
-	return list, err
+	p, perr := l.Policy(ctx)
+	for i := range list { // with what the policy changed, as a host has it
+		limits, change := &list[i].Limits, p.Runtimes[list[i].Name]
+		limits.MemoryBytes, limits.SwapBytes = either(change.MemoryBytes, limits.MemoryBytes), either(change.SwapBytes, limits.SwapBytes)
+		limits.CPUs, limits.CPUShares = either(change.CPUs, limits.CPUs), either(change.CPUShares, limits.CPUShares)
+		limits.PIDs = either(change.PIDs, limits.PIDs)
+	}
+	return list, errors.Join(err, perr)
 }
 
 func (l *lifetimes) Get(ctx context.Context, id string) (sandboxd.Sandbox, error) {

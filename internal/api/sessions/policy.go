@@ -85,19 +85,15 @@ func (f *Face) show(ctx context.Context, p sandboxd.Policy) (servicePolicy, erro
 		EvictIdleAfter: wholeSeconds(p.EvictIdleAfterS), IdleTimeout: wholeSeconds(p.IdleTimeoutS),
 		WorkspaceTTL: wholeSeconds(p.WorkspaceTTLS), ContainerTTL: wholeSeconds(p.EnvironmentTTLS),
 		ExecuteTimeout: int(math.Ceil(float64(p.CommandTimeoutS))), MaxReadBytes: p.MaxReadBytes,
-		MemLimit: sizeText(p.Limits.MemoryBytes), CPUs: positive(p.Limits.CPUs), PIDsLimit: positive(p.Limits.PIDs), TmpfsSize: sizeText(p.Limits.TmpBytes),
+		MemLimit: sizeText(p.Limits.MemoryBytes), MemswapLimit: sizeText(p.Limits.SwapBytes), CPUs: positive(p.Limits.CPUs), CPUShares: positive(p.Limits.CPUShares),
+		PIDsLimit: positive(p.Limits.PIDs), TmpfsSize: sizeText(p.Limits.TmpBytes),
 		WorkDir: sandboxd.WorkDir, Prewarm: f.cfg.Prewarm, NativeFiles: true, NativeWrites: true, NativeRealpath: true,
 	}
 	for _, rt := range list {
-		changed := p.Runtimes[rt.Name]
-		network := rt.Network
-		r := runtimePolicy{Alias: rt.Name, Image: cmp.Or(rt.Installed, rt.Image, rt.Name), Description: rt.Description, Builds: rt.Builds, CPUShares: changed.CPUShares, NetworkMode: &network,
-			MemLimit: sizeText(either(changed.MemoryBytes, rt.Limits.MemoryBytes)), CPUs: positive(either(changed.CPUs, rt.Limits.CPUs)),
-			PIDsLimit: positive(either(changed.PIDs, rt.Limits.PIDs))}
-		if changed.SwapBytes != nil {
-			r.MemswapLimit = sizeText(*changed.SwapBytes)
-		}
-		s.Runtimes = append(s.Runtimes, r)
+		network, limits := rt.Network, rt.Limits // with what was changed of them
+		s.Runtimes = append(s.Runtimes, runtimePolicy{Alias: rt.Name, Image: cmp.Or(rt.Installed, rt.Image, rt.Name), Description: rt.Description,
+			Builds: rt.Builds, NetworkMode: &network, MemLimit: sizeText(limits.MemoryBytes), MemswapLimit: sizeText(limits.SwapBytes),
+			CPUs: positive(limits.CPUs), CPUShares: positive(limits.CPUShares), PIDsLimit: positive(limits.PIDs)})
 		s.PersistContainers = s.PersistContainers || f.cfg.Keeps && rt.Root == sandboxd.RootWritable
 	}
 	slices.SortFunc(s.Runtimes, func(a, b runtimePolicy) int { return strings.Compare(a.Alias, b.Alias) })
@@ -331,18 +327,22 @@ func readSpans(o object, todo *changes) {
 // readLimits reads what sandboxes get whose runtime says nothing. Null is the default.
 func readLimits(o object, todo *changes) {
 	fallback := sandboxd.DefaultLimits()
-	for _, name := range []string{"mem_limit", "tmpfs_size"} {
-		if !o.has(name) {
-			continue
+	for _, size := range []struct {
+		name string
+		of   func(*sandboxd.Limits) *int64
+	}{
+		{"mem_limit", func(l *sandboxd.Limits) *int64 { return &l.MemoryBytes }},
+		{"memswap_limit", func(l *sandboxd.Limits) *int64 { return &l.SwapBytes }},
+		{"tmpfs_size", func(l *sandboxd.Limits) *int64 { return &l.TmpBytes }},
+	} {
+		if o.has(size.name) {
+			n := sizeField(o, size.name)
+			todo.add(func(p *sandboxd.Policy) { *size.of(&p.Limits) = either(n, *size.of(&fallback)) })
 		}
-		n := sizeField(o, name)
-		todo.add(func(p *sandboxd.Policy) {
-			into, otherwise := &p.Limits.MemoryBytes, fallback.MemoryBytes
-			if name == "tmpfs_size" {
-				into, otherwise = &p.Limits.TmpBytes, fallback.TmpBytes
-			}
-			*into = either(n, otherwise)
-		})
+	}
+	if o.has("cpu_shares") {
+		n := o.number("cpu_shares", true, moreThan(0))
+		todo.add(func(p *sandboxd.Policy) { p.Limits.CPUShares = int64(either(n, 0)) })
 	}
 	if o.has("cpus") {
 		n := o.number("cpus", false, moreThan(0))
@@ -351,12 +351,6 @@ func readLimits(o object, todo *changes) {
 	if o.has("pids_limit") {
 		n := o.number("pids_limit", true, moreThan(0))
 		todo.add(func(p *sandboxd.Policy) { p.Limits.PIDs = int64(either(n, float64(fallback.PIDs))) })
-	}
-	// The host has these for single runtimes only; null is what it has for all.
-	for _, name := range []string{"memswap_limit", "cpu_shares"} {
-		if _, set := o.value(name); set {
-			o.wrong(name, "value_error", "Value error, this host sets "+name+" for single runtimes only; put it under runtimes", nil)
-		}
 	}
 }
 

@@ -73,7 +73,7 @@ func TestPutPolicy(t *testing.T) {
 		"mem_limit":                 `{"mem_limit":"lots"}`,
 		"tmpfs_size":                `{"tmpfs_size":64}`,
 		"cpu_shares":                `{"runtimes":{"machine":{"cpu_shares":0,"cpus":1}}}`,
-		"memswap_limit":             `{"memswap_limit":"2g"}`,
+		"memswap_limit":             `{"memswap_limit":"lots"}`,
 		`"runtimes","python","cpu"`: `{"runtimes":{"python":{"cpu":1}}}`,
 	} {
 		got := put(body)
@@ -93,7 +93,7 @@ func TestPutPolicy(t *testing.T) {
 		unchanged(body)
 	}
 	got := put(`{"max_sessions":0,"max_open_sessions":"30","max_sessions_per_tenant":null,"evict_idle_after":60,"idle_timeout":null,"workspace_ttl":3600,
-		"execute_timeout":20,"max_read_bytes":1000,"mem_limit":"512MB","cpus":0.5,"pids_limit":100,"tmpfs_size":"1.5g","default_runtime":"python",
+		"execute_timeout":20,"max_read_bytes":1000,"mem_limit":"512MB","cpus":0.5,"pids_limit":100,"tmpfs_size":"1.5g","memswap_limit":"1g","cpu_shares":200,"default_runtime":"python",
 		"runtimes":{"machine":{"mem_limit":"2g","memswap_limit":"3g","cpus":1,"cpu_shares":512,"pids_limit":9},"python":{"cpus":4}}}`)
 	if got.status != 200 {
 		t.Fatalf("%d %s", got.status, got.body)
@@ -101,7 +101,7 @@ func TestPutPolicy(t *testing.T) {
 	var p servicePolicy
 	got.json(t, &p)
 	if *p.MaxSessions != 0 || *p.MaxOpenSessions != 30 || p.MaxSessionsPerTenant != nil || *p.EvictIdleAfter != 60 || p.IdleTimeout != nil || *p.WorkspaceTTL != 3600 ||
-		p.ExecuteTimeout != 20 || p.MaxReadBytes != 1000 || *p.MemLimit != "512m" || *p.CPUs != 0.5 || *p.PIDsLimit != 100 || *p.TmpfsSize != "1536m" || p.DefaultRuntime != "python" {
+		p.ExecuteTimeout != 20 || p.MaxReadBytes != 1000 || *p.MemLimit != "512m" || *p.CPUs != 0.5 || *p.PIDsLimit != 100 || *p.TmpfsSize != "1536m" || *p.MemswapLimit != "1g" || *p.CPUShares != 200 || p.DefaultRuntime != "python" {
 		t.Errorf("%s", got.body)
 	}
 	if m := p.Runtimes[0]; *m.MemLimit != "2g" || *m.MemswapLimit != "3g" || *m.CPUs != 1 || *m.CPUShares != 512 || *m.PIDsLimit != 9 {

@@ -35,6 +35,7 @@ import (
 type Config struct {
 	Host       string // address of the engine, as DOCKER_HOST; empty for the default socket
 	DataDir    string // holds bin/; names the driver's containers among those of other servers
+	Scratch    string // where workspaces are, to see whether the engine sees it; empty for DataDir
 	RunDir     string // files bound into containers; private to root; empty for run/docker of DataDir
 	Image      string // of environments that name none
 	OCIRuntime string // of environments that name none; empty for the engine's default

@@ -3,6 +3,7 @@ package docker
 import (
 	"archive/tar"
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/hex"
@@ -30,7 +31,7 @@ const probeUID = 65533
 const lookTime = 5 * time.Second
 
 // mountsDenied begins what is said when the engine sees other files than we do.
-const mountsDenied = "mounts denied: the container engine does not see the data directory at the same path"
+const mountsDenied = "mounts denied: the container engine does not see the directory of the workspaces at the same path"
 
 const mountsHint = "the server and the engine must share the directory under one path: bind it into the server's own container at the path that it has on the machine, and use no volume"
 
@@ -159,7 +160,11 @@ type trialled struct {
 
 // trial starts and stops an environment of its own, and tries a pool's beside it.
 func (d *Driver) trial(ctx context.Context, runtime string) (found trialled, err error) {
-	dir, err := os.MkdirTemp(d.cfg.DataDir, "probe-")
+	in := cmp.Or(d.cfg.Scratch, d.cfg.DataDir)
+	dir, err := "", os.MkdirAll(in, 0o700)
+	if err == nil {
+		dir, err = os.MkdirTemp(in, "probe-")
+	}
 	if err != nil {
 		return found, sandboxd.Wrap(sandboxd.ClassUnavailable, err, "the data directory cannot be written")
 	}

@@ -40,7 +40,7 @@ func (d *Driver) Sample(ctx context.Context, id string) (sandboxd.Sample, error)
 		}
 	}
 	memory = max(0, memory)
-	limit, pids := e.limits.MemoryBytes, int64(stats.PidsStats.Current)
+	limit, pids := d.limitsOf(e).MemoryBytes, int64(stats.PidsStats.Current)
 	s.MemoryBytes, s.MemoryLimit, s.PIDs = &memory, &limit, &pids
 	if _, err := d.running(id); err != nil {
 		return sandboxd.Sample{}, err

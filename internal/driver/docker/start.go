@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -237,7 +236,10 @@ func loopback6() map[string]string {
 // options describe the container, without its mounts.
 func (d *Driver) options(spec sandboxd.EnvironmentSpec, img image, network string) client.ContainerCreateOptions {
 	no, soon := false, 1
-	pids := spec.Limits.PIDs + initProcesses
+	bounds := resources(spec.Limits)
+	// Not of open files: the engine may not be allowed to raise it, and the init gives
+	// each command its own.
+	bounds.Ulimits = []*container.Ulimit{{Name: "core"}}
 	size := spec.Limits.TmpBytes
 	if size <= 0 {
 		size = sandboxd.DefaultLimits().TmpBytes
@@ -281,14 +283,7 @@ func (d *Driver) options(spec sandboxd.EnvironmentSpec, img image, network strin
 			Sysctls:        loopback6(),
 			Runtime:        spec.OCIRuntime,
 			Init:           &no,
-			Resources: container.Resources{
-				Memory: spec.Limits.MemoryBytes, MemorySwap: spec.Limits.MemoryBytes,
-				CPUPeriod: cpuPeriod, CPUQuota: int64(math.Ceil(spec.Limits.CPUs * cpuPeriod)),
-				PidsLimit: &pids,
-				// Not of open files: the engine may not be allowed to raise it, and the
-				// init gives each command its own.
-				Ulimits: []*container.Ulimit{{Name: "core"}},
-			},
+			Resources:      bounds,
 		},
 	}
 }

@@ -67,6 +67,7 @@ func Run(t *testing.T, harness func(t *testing.T) Harness) {
 		{"a pool", testPool},
 		{"samples", testSamples},
 		{"keep", testKeep},
+		{"limits change", testLimits},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			h := harness(t)

@@ -1,6 +1,7 @@
 package process
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -59,21 +60,31 @@ func retryInterrupted(call func() (int, error)) (int, error) {
 }
 
 // limitMemory, limitPIDs and limitCPU leave a group as it is for 0.
-func (g *groups) limitMemory(sub string, bytes int64) error {
+func (g *groups) limitMemory(sub string, bytes, withSwap int64) error {
 	if bytes <= 0 {
 		return nil
 	}
-	value := strconv.FormatInt(bytes, 10)
+	withSwap = max(bytes, withSwap)
 	if g.v2 {
-		if err := g.write("memory", sub, "memory.max", value); err != nil {
+		if err := g.write("memory", sub, "memory.max", strconv.FormatInt(bytes, 10)); err != nil {
 			return err
 		}
-		return ignoreMissing(g.write("memory", sub, "memory.swap.max", "0"))
+		return ignoreMissing(g.write("memory", sub, "memory.swap.max", strconv.FormatInt(withSwap-bytes, 10)))
 	}
-	if err := g.write("memory", sub, "memory.limit_in_bytes", value); err != nil {
+	memory := func() error { return g.write("memory", sub, "memory.limit_in_bytes", strconv.FormatInt(bytes, 10)) }
+	both := func() error {
+		return ignoreMissing(g.write("memory", sub, "memory.memsw.limit_in_bytes", strconv.FormatInt(withSwap, 10)))
+	}
+	err := memory()
+	if errors.Is(err, unix.EINVAL) { // the kernel wants the first to be below the second at any time
+		if err = both(); err == nil {
+			return memory()
+		}
+	}
+	if err != nil {
 		return err
 	}
-	return ignoreMissing(g.write("memory", sub, "memory.memsw.limit_in_bytes", value))
+	return both()
 }
 
 // ignoreMissing is for files of options that a kernel may lack, as swap.
@@ -89,6 +100,19 @@ func (g *groups) limitPIDs(sub string, n int64) error {
 		return nil
 	}
 	return g.write("pids", sub, "pids.max", strconv.FormatInt(n, 10))
+}
+
+// weighCPU sets the weight of a group beside its neighbours, in the units of version 1;
+// 0 is the usual one.
+func (g *groups) weighCPU(sub string, shares int64) error {
+	if g.dir("cpu", sub) == "" {
+		return nil
+	}
+	shares = cmp.Or(shares, 1024)
+	if g.v2 {
+		return g.write("cpu", sub, "cpu.weight", strconv.FormatInt(1+(shares-2)*9999/262142, 10))
+	}
+	return g.write("cpu", sub, "cpu.shares", strconv.FormatInt(shares, 10))
 }
 
 func (g *groups) limitCPU(sub string, cpus float64) error {

@@ -3,6 +3,7 @@ package process
 import (
 	"errors"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -148,7 +149,7 @@ func (s *commandGroups) make(sub string, limits sandboxd.CommandLimits, pids int
 	c := g.group(sub)
 	c.cpus = limits.CPUs > 0
 	c.once = limits != (sandboxd.CommandLimits{})
-	if limits.PIDs > 0 {
+	if c.counted = limits.PIDs > 0; c.counted {
 		pids = limits.PIDs
 	}
 	if err := g.createCommand(sub, c.cpus); err != nil {
@@ -156,12 +157,25 @@ func (s *commandGroups) make(sub string, limits sandboxd.CommandLimits, pids int
 	}
 	// The limit of processes also where it is the sandbox's: so that what is refused
 	// is counted for the command.
-	for _, err := range []error{g.limitMemory(sub, limits.MemoryBytes), g.limitPIDs(sub, pids), g.limitCPU(sub, limits.CPUs)} {
+	for _, err := range []error{g.limitMemory(sub, limits.MemoryBytes, 0), g.limitPIDs(sub, pids), g.limitCPU(sub, limits.CPUs)} {
 		if err != nil {
 			return nil, err
 		}
 	}
 	return c, nil
+}
+
+// limitPIDs changes the limit of those groups that have the sandbox's.
+func (s *commandGroups) limitPIDs(pids int64) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var errs []error
+	for _, c := range slices.AppendSeq(slices.Clone(s.spares), maps.Values(s.held)) {
+		if !c.counted {
+			errs = append(errs, s.g.limitPIDs(c.sub, pids))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // with runs do with a group, known or found on disk, while nobody else has it.

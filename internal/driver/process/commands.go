@@ -34,7 +34,7 @@ func (d *Driver) CreateGroup(ctx context.Context, id, command string, limits san
 	if err != nil {
 		return nil, err
 	}
-	files, err := e.groups.create(sub, limits, e.limits.PIDs)
+	files, err := e.groups.create(sub, limits, d.limitsOf(e).PIDs)
 	if errors.Is(err, fs.ErrExist) {
 		return nil, sandboxd.Errorf(sandboxd.ClassConflict, "the command has a group already")
 	}

@@ -80,9 +80,9 @@ type environment struct {
 	id         string
 	name       string // of its cgroups, socket and log: the id, or that of the member it was
 	generation int64
-	limits     sandboxd.Limits
-	groups     *commandGroups // nil in the place of one that is only being stopped
-	release    func()         // of its image; nil without one
+	limits     sandboxd.Limits // under Driver.mu
+	groups     *commandGroups  // nil in the place of one that is only being stopped
+	release    func()          // of its image; nil without one
 	pid        int
 	pidfd      *os.File      // nil until it is started or adopted
 	started    time.Time     // by our clock; zero when adopted

@@ -14,12 +14,13 @@ import (
 // group is one cgroup and the descriptors that were needed of it, so that the next
 // look at a counter opens nothing. One goroutine at a time may use it.
 type group struct {
-	g    *groups
-	sub  string
-	cpus bool // limited in processors
-	once bool // not to be used again
-	join []int
-	open map[string]int // counters by file name
+	g       *groups
+	sub     string
+	cpus    bool // limited in processors
+	once    bool // not to be used again
+	counted bool // has a limit of processes of its own
+	join    []int
+	open    map[string]int // counters by file name
 }
 
 func (g *groups) group(sub string) *group { return &group{g: g, sub: sub, open: map[string]int{}} }

@@ -171,16 +171,15 @@ func (d *Driver) makeGroups(name string, lim sandboxd.Limits) error {
 	if g == nil {
 		return nil
 	}
-	leaf, commands := filepath.Join(name, initLeaf), filepath.Join(name, commandsDir)
-	for _, sub := range []string{leaf, filepath.Join(commands, otherLeaf)} {
+	leaf := filepath.Join(name, initLeaf)
+	for _, sub := range []string{leaf, filepath.Join(name, commandsDir, otherLeaf)} {
 		if err := g.create(sub); err != nil {
 			return err
 		}
 	}
 	return errors.Join(
-		g.limitCPU(name, lim.CPUs),
-		g.limitMemory(commands, lim.MemoryBytes), g.limitPIDs(commands, lim.PIDs),
-		g.limitMemory(leaf, initMemory), g.limitPIDs(leaf, initPIDs),
+		g.limit(name, lim),
+		g.limitMemory(leaf, initMemory, 0), g.limitPIDs(leaf, initPIDs),
 	)
 }
 

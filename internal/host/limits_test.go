@@ -1,0 +1,80 @@
+package host
+
+import (
+	"testing"
+	"testing/synctest"
+
+	"sandboxd"
+)
+
+// A change of the policy reaches what runs, but for what its request named; the rest
+// waits for the next environment, and GET says so.
+func TestLimitsChangeWithThePolicy(t *testing.T) {
+	bubble(t, func(t *testing.T, w *timed) {
+		runs := w.opened(sandboxd.OpenRequest{Key: "runs", Limits: sandboxd.Limits{PIDs: 77}})
+		no := false
+		cold := w.opened(sandboxd.OpenRequest{Key: "cold", Start: &no})
+		was := w.get(runs.ID).Limits
+		w.policy(func(p *sandboxd.Policy) {
+			p.Limits = sandboxd.Limits{MemoryBytes: 256 << 20, SwapBytes: 512 << 20, CPUs: 0.5, CPUShares: 100, PIDs: 33, TmpBytes: 1 << 20, OpenFiles: 100}
+		})
+		synctest.Wait()
+		got := w.get(runs.ID)
+		want := sandboxd.Limits{MemoryBytes: 256 << 20, SwapBytes: 512 << 20, CPUs: 0.5, CPUShares: 100, PIDs: 77, TmpBytes: was.TmpBytes, OpenFiles: was.OpenFiles}
+		if got.Limits != want {
+			t.Errorf("what runs has %+v, want %+v", got.Limits, want)
+		}
+		next := want
+		next.TmpBytes, next.OpenFiles = 1<<20, 100
+		if got.Next == nil || *got.Next != next {
+			t.Errorf("its next environment has %+v, want %+v", got.Next, next)
+		}
+		if got := w.get(cold.ID); got.Limits != w.policyNow().Limits || got.Next != nil {
+			t.Errorf("what does not run has %+v, %+v", got.Limits, got.Next)
+		}
+		// The next environment has them all.
+		if _, err := w.host.Stop(t.Context(), runs.ID); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := w.host.Start(t.Context(), runs.ID); err != nil {
+			t.Fatal(err)
+		}
+		if got := w.get(runs.ID); got.Limits != next || got.Next != nil {
+			t.Errorf("started again it has %+v, %+v", got.Limits, got.Next)
+		}
+	})
+}
+
+// What uses more memory than it is to have keeps its limits, all of them, and is told what
+// waits; a restart of the server tries again.
+func TestALimitThatCannotChangeWaits(t *testing.T) {
+	bubble(t, func(t *testing.T, w *timed) {
+		sb := w.opened(sandboxd.OpenRequest{Key: "large"})
+		was := w.get(sb.ID).Limits
+		used := int64(300 << 20)
+		w.world.Use(sb.ID, sandboxd.Sample{MemoryBytes: &used})
+		w.policy(func(p *sandboxd.Policy) { p.Limits.MemoryBytes, p.Limits.PIDs = 256<<20, 99 })
+		synctest.Wait()
+		got := w.get(sb.ID)
+		if got.Limits != was || got.Next == nil || got.Next.MemoryBytes != 256<<20 || got.Next.PIDs != 99 {
+			t.Errorf("%+v, next %+v", got.Limits, got.Next)
+		}
+		used = 100 << 20
+		w.world.Use(sb.ID, sandboxd.Sample{MemoryBytes: &used})
+		w.down()
+		w.up()
+		synctest.Wait()
+		if got := w.get(sb.ID); got.Limits.MemoryBytes != 256<<20 || got.Limits.PIDs != 99 || got.Next != nil {
+			t.Errorf("after a restart: %+v, next %+v", got.Limits, got.Next)
+		}
+	})
+}
+
+func (w *timed) policyNow() sandboxd.Policy {
+	w.t.Helper()
+	p, err := w.host.Policy(w.t.Context())
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return p
+}
