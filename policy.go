@@ -112,7 +112,8 @@ type Lifetimes interface {
 	// ChangePolicy replaces the policy by what change makes of it, after it was checked
 	// as a whole: ClassInvalid names the field and changes nothing; ClassConflict for a
 	// field that the overrides file sets. It is durable, and holds for the next
-	// opening: a lowered ceiling closes nothing.
+	// opening: a lowered ceiling closes nothing. Changes are made one at a time, each of
+	// what the one before left; change asks nobody for the policy.
 	ChangePolicy(ctx context.Context, change func(*Policy) error) (Policy, error)
 }
 
