@@ -302,6 +302,7 @@ func TestFirstGenerationFiles(t *testing.T) {
 		{"edit", m{"path": "sub/f.txt", "old_string": "one", "new_string": "1"}, `{"path":null,"error":"String 'one' found 2 times. Use replace_all=True to replace all, or provide more context.","occurrences":null}`},
 		{"edit", m{"path": "sub/f.txt", "old_string": "one", "new_string": "1", "replace_all": true}, `{"path":"/workspace/sub/f.txt","error":null,"occurrences":2}`},
 		{"edit", m{"path": "sub/f.txt", "old_string": "one", "new_string": "1"}, `{"path":null,"error":"String 'one' not found in file","occurrences":null}`},
+		{"edit", m{"path": "sub/f.txt", "old_string": "", "new_string": strings.Repeat("x", 1<<20), "replace_all": true}, `{"path":null,"error":"File is 13631500 bytes, over the 1000-byte read limit","occurrences":null}`},
 		{"edit", m{"path": "none", "old_string": "a", "new_string": "b"}, `{"path":null,"error":"File 'none' not found","occurrences":null}`},
 		{"read", m{"path": "sub/f.txt"}, `{"content":"1 two 1\nlast"}`},
 		{"exists", m{"path": "sub/f.txt"}, `{"exists":true}`},
