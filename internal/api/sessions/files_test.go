@@ -1,8 +1,12 @@
 package sessions
 
 import (
+	"bufio"
 	"encoding/base64"
 	"fmt"
+	"io"
+	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -259,6 +263,20 @@ func TestNativeFiles(t *testing.T) {
 	write("/workspace/large", strings.Repeat("x", 101), 409)
 	if got := r.do("POST", "/sessions/a/files/write", token, "x"); got.status != 422 {
 		t.Errorf("without a path: %d", got.status)
+	}
+	// Who sends all of a large file before looking hears that, too.
+	conn, err := net.Dial("tcp", r.srv.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	large := strings.Repeat("x", 24<<20)
+	fmt.Fprintf(conn, "POST /sessions/a/files/write?path=/workspace/large HTTP/1.1\r\nHost: x\r\nX-Sandbox-Token: %s\r\nContent-Length: %d\r\n\r\n", token, len(large))
+	if _, err := io.WriteString(conn, large); err != nil {
+		t.Error(err)
+	}
+	if res, err := http.ReadResponse(bufio.NewReader(conn), nil); err != nil || res.StatusCode != 409 {
+		t.Errorf("%+v, %v", res, err)
 	}
 	var l eventList
 	r.do("GET", "/sessions/a/events", token, nil).json(t, &l)
