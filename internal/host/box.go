@@ -117,7 +117,6 @@ func (b *box) endEnvironment(ctx context.Context, ending sandboxd.Ending, keep b
 		return false, err
 	}
 	if env != nil {
-		b.setEnvironment(nil)
 		env.detach()
 		<-env.gone
 		// Who is starting a command now fails on the detached environment; after
@@ -127,6 +126,7 @@ func (b *box) endEnvironment(ctx context.Context, ending sandboxd.Ending, keep b
 		for _, c := range env.commandList() {
 			c.lose(ending)
 		}
+		b.setEnvironment(nil) // last: who follows a command finds it until it has an ending
 	}
 	return kept, nil
 }
