@@ -139,6 +139,7 @@ func (h *Host) create(ctx context.Context, rec sandboxd.SandboxRecord) (sandboxd
 
 // reopen has a closed sandbox be open again, without starting it.
 func (b *box) reopen(ctx context.Context, wait time.Duration) (sandboxd.SandboxRecord, error) {
+	b.pulse.use(b.h)
 	return b.exclusive(ctx, func(work context.Context) (sandboxd.SandboxRecord, error) {
 		rec, err := b.h.record(work, b.id)
 		if err != nil || rec.Open {
@@ -186,6 +187,13 @@ func (b *box) queueing(cancel context.CancelFunc) {
 	b.mu.Lock()
 	b.leaveQueue = cancel
 	b.mu.Unlock()
+}
+
+// queued says whether it waits for a place.
+func (b *box) queued() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.leaveQueue != nil
 }
 
 // unqueue ends a wait for a place: who waits holds up every other operation.
@@ -308,6 +316,7 @@ func (b *box) makeFiles(rec sandboxd.SandboxRecord) error {
 // start brings the sandbox to running and answers its record. It waits so long for a
 // place, and no longer than its caller.
 func (b *box) start(ctx context.Context, wait time.Duration) (sandboxd.SandboxRecord, error) {
+	b.pulse.use(b.h) // what somebody waits for is not deleted under him
 	return b.within(ctx, func(work context.Context) (sandboxd.SandboxRecord, error) {
 		return b.startLocked(work, func(rec sandboxd.SandboxRecord) error {
 			return b.enter(ctx, rec, passage{start: true, wait: wait})
