@@ -85,6 +85,15 @@ func (h *Host) admit(ctx context.Context, rec sandboxd.SandboxRecord, how passag
 			return stored, nil, false, err
 		}
 		b := h.boxOf(stored)
+		if lacksEnv(stored) && len(rec.Env) > 0 {
+			stored, err = b.update(ctx, func(r *sandboxd.SandboxRecord) error {
+				r.Env, r.Life.EnvLost = rec.Env, false
+				return nil
+			})
+			if err != nil {
+				return stored, nil, false, err
+			}
+		}
 		if !how.start && staysOpen(stored.Face) && !stored.Open {
 			stored, err = b.reopen(ctx, how.wait)
 		}
