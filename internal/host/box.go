@@ -109,11 +109,15 @@ func (b *box) setEnvironment(env *environment) {
 func (b *box) endEnvironment(ctx context.Context, ending sandboxd.Ending, keep bool) (kept bool, err error) {
 	env := b.environment()
 	if env != nil {
+		env.ending.Store(true)
 		for _, c := range env.commandList() {
 			c.intend(environmentCause(ending.Cause))
 		}
 	}
 	if kept, err = b.endProcesses(ctx, keep); err != nil {
+		if env != nil {
+			env.ending.Store(false)
+		}
 		return false, err
 	}
 	if env != nil {

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -23,6 +24,8 @@ type environment struct {
 	vars       map[string]string
 	gate       *egress.Gate // nil without a network
 	limits     sandboxd.Limits
+
+	ending atomic.Bool // somebody here ends it
 
 	ctx    context.Context // ends with detach
 	detach context.CancelFunc
@@ -196,7 +199,7 @@ var errEnded error = sandboxd.Errorf(sandboxd.ClassGone, "the environment has en
 
 // over says whether the environment has ended, perhaps before anybody here was told.
 func (e *environment) over(ctx context.Context) bool {
-	if e.ctx.Err() != nil {
+	if e.ctx.Err() != nil || e.ending.Load() {
 		return true
 	}
 	state, err := e.b.driver.Inspect(ctx, e.b.id)

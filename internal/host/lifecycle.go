@@ -373,7 +373,7 @@ func (b *box) startLocked(ctx context.Context, enter func(sandboxd.SandboxRecord
 	})
 	if err != nil {
 		b.h.counted(before.Sandbox)
-		return rec, err
+		return rec, b.h.overtaken(ctx, b.id, err)
 	}
 	fpStartIntent.Hit()
 	running, err := b.launch(ctx, rec, kept)

@@ -92,6 +92,7 @@ func TestArchive(t *testing.T) {
 		{"ls", m{"path": "../other"}, 400, `{"detail":"Path '../other' is outside the workspace"}`},
 		{"ls", m{"path": "up"}, 400, `{"detail":"Path 'up' is outside the workspace"}`},
 		{"ls", m{}, 422, ""},
+		{"ls", m{"path": "//workspace//uploads//deep/er"}, 200, `[{"name":"x","path":"uploads/deep/er/x","is_dir":false,"size":1,"modified_at":"2026-10-20T08:00:00+00:00"}]`},
 		{"read", m{"path": "/workspace/uploads/b.txt", "offset": 1, "limit": 1}, 200, `{"content":"two\n\n[... 1 more lines. Use offset=2 to read more.]"}`},
 		{"read", m{"path": "uploads/b.txt"}, 200, `{"content":"one\ntwo\nthree"}`},
 		{"read", m{"path": "in"}, 200, `{"content":"one\ntwo\nthree"}`},
