@@ -111,9 +111,10 @@ type Lifetimes interface {
 	Policy(ctx context.Context) (Policy, error)
 	// ChangePolicy replaces the policy by what change makes of it, after it was checked
 	// as a whole: ClassInvalid names the field and changes nothing; ClassConflict for a
-	// field that the overrides file sets. It is durable. A
-	// lowered ceiling closes nothing; limits of what runs change at once where the
-	// driver can, and with its next environment otherwise: Sandbox.Next.
+	// field that the overrides file sets. It is durable. A lowered ceiling closes nothing;
+	// limits of what runs change at once where the driver can, and with its next
+	// environment otherwise: Sandbox.Next. Changes are made one at a time, each of what the
+	// one before left; change asks nobody for the policy.
 	ChangePolicy(ctx context.Context, change func(*Policy) error) (Policy, error)
 }
 

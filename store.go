@@ -25,6 +25,9 @@ type Life struct {
 	Used   Moment     `json:"used,omitzero"`  // when somebody used its files or its environment last
 	Ended  Moment     `json:"ended,omitzero"` // when its last environment ended
 	Holds  []HeldHold `json:"holds,omitempty"`
+	// EnvLost says that the record was made anew from the files, which do not have the
+	// sandbox's variables: it takes those of the next opening that names any.
+	EnvLost bool `json:"env_lost,omitempty"`
 }
 
 // HeldHold is a hold as it is kept: for so long from a moment on.

@@ -78,14 +78,15 @@ type guard struct {
 func (g guard) serve(w http.ResponseWriter, r *http.Request, next func(*response, *http.Request)) {
 	began := time.Now()
 	rc := http.NewResponseController(w)
-	rw := &response{ResponseWriter: w, rc: rc, stall: g.pace.writeStall}
+	rw := &response{ResponseWriter: w, rc: rc, stall: g.pace.writeStall, req: r}
 	c := &call{}
 	r = r.WithContext(context.WithValue(r.Context(), callKey{}, c))
 	c.req = r
 	_ = rc.SetWriteDeadline(time.Time{}) // left by the previous request of the connection
 	if r.Body != nil && r.Body != http.NoBody {
 		_ = rc.SetReadDeadline(began.Add(g.pace.bodyIdle))
-		r.Body = &body{ReadCloser: r.Body, rc: rc, idle: g.pace.bodyIdle}
+		rw.body = &body{ReadCloser: r.Body, rc: rc, idle: g.pace.bodyIdle}
+		r.Body = rw.body
 	}
 	id := r.Header.Get("X-Request-Id")
 	if !sandboxd.ValidCommandID(id) {
@@ -113,6 +114,9 @@ func (g guard) serve(w http.ResponseWriter, r *http.Request, next func(*response
 		}()
 		next(rw, r)
 	}()
+	if rw.early && !abort {
+		rw.listenOn()
+	}
 	if !rw.hijacked {
 		// What net/http still has in its buffer is written after we return.
 		_ = rc.SetWriteDeadline(time.Now().Add(g.pace.writeStall))
@@ -238,11 +242,50 @@ type response struct {
 	status   int
 	bytes    int64
 	hijacked bool
+	req      *http.Request
+	body     *body // nil for none
+	early    bool  // it is an answer to a body that still arrives
 }
+
+// ignored is as much of a body as net/http reads by itself before it answers.
+const ignored = 256 << 10
+
+// refusesEarly says whether an answer says no while much of the body is still to come. A
+// stranger's is not waited for, and neither is one that nobody was told to send.
+func (w *response) refusesEarly(code int) bool {
+	if code < 400 || code == http.StatusUnauthorized || w.body == nil || w.body.err != nil {
+		return false
+	}
+	if w.req.Header.Get("Expect") != "" && !w.body.begun {
+		return false
+	}
+	return w.req.ContentLength < 0 || w.req.ContentLength > ignored
+}
+
+// listenOn sends an early answer and reads what the client goes on sending until it has
+// seen it, for a while: a connection that is closed under an upload is reset, and the
+// answer lost.
+func (w *response) listenOn() {
+	_ = w.FlushError()
+	w.body.until = time.Now().Add(listenTime)
+	buf := make([]byte, 64<<10)
+	for time.Now().Before(w.body.until) {
+		if _, err := w.body.Read(buf); err != nil {
+			return
+		}
+	}
+}
+
+// listenTime bounds that.
+const listenTime = 5 * time.Second
 
 func (w *response) WriteHeader(code int) {
 	if w.status == 0 && (code >= 200 || code == http.StatusSwitchingProtocols) {
 		w.status = code
+		if w.early = w.refusesEarly(code); w.early {
+			w.Header().Set("Connection", "close")
+			_ = w.rc.EnableFullDuplex()
+		}
 	}
 	_ = w.rc.SetWriteDeadline(time.Now().Add(w.stall))
 	w.ResponseWriter.WriteHeader(code)
@@ -289,6 +332,7 @@ type body struct {
 	rc    *http.ResponseController
 	idle  time.Duration
 	until time.Time // when all of it must be there, unless zero
+	begun bool      // somebody asked for it
 	err   error
 }
 
@@ -296,6 +340,7 @@ func (b *body) Read(p []byte) (int, error) {
 	if b.err != nil {
 		return 0, b.err
 	}
+	b.begun = true
 	deadline := time.Now().Add(b.idle)
 	if !b.until.IsZero() && b.until.Before(deadline) {
 		deadline = b.until

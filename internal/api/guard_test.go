@@ -2,6 +2,7 @@ package api
 
 import (
 	"bufio"
+	"bytes"
 	"fmt"
 	"io"
 	"net"
@@ -320,5 +321,45 @@ func TestHeadersAndBodiesHaveBounds(t *testing.T) {
 	}
 	if got := r.do("POST", boxURL+"/commands/c1/stdin", strings.Repeat("x", execBody+1)); got.status != 413 {
 		t.Fatalf("%d %s", got.status, got.body)
+	}
+}
+
+// Who sends all of a body before reading the answer gets an answer that came first, and
+// not a broken connection.
+func TestAnEarlyRefusalArrives(t *testing.T) {
+	r := newRig(t, controlListener, nil)
+	body := bytes.Repeat([]byte(" "), 24<<20)
+	for _, tc := range []struct {
+		method, path, header string
+		status               int
+	}{
+		{"PUT", boxURL + "/files?path=a", `If-None-Match: "v1"`, 400},
+		{"PUT", boxURL + "/files/tar?max_entries=x", "X: y", 400},
+		{"POST", boxURL + "/exec", "Content-Type: application/json", 413},
+		{"PUT", "/v1/policy", "X: y", 501},
+		{"PUT", "/v1/nothing", "X: y", 404},
+		{"PUT", boxURL + "/exec", "X: y", 405},
+	} {
+		for range 5 {
+			conn, br := r.dial(head(tc.method, tc.path, fmt.Sprint("Content-Length: ", len(body)), tc.header))
+			if _, err := conn.Write(body); err != nil {
+				t.Errorf("%s %s: %v", tc.method, tc.path, err)
+				continue
+			}
+			res, err := http.ReadResponse(br, nil)
+			if err != nil {
+				t.Errorf("%s %s: %v", tc.method, tc.path, err)
+				continue
+			}
+			text, err := io.ReadAll(res.Body)
+			if res.StatusCode != tc.status || err != nil || !res.Close {
+				t.Errorf("%s %s: %d, %v, closes %v: %s", tc.method, tc.path, res.StatusCode, err, res.Close, text)
+			}
+		}
+	}
+	// A short one costs no connection.
+	got := r.do("PUT", "/v1/nothing", "x")
+	if got.status != 404 || got.header.Get("Connection") != "" {
+		t.Errorf("%+v", got)
 	}
 }

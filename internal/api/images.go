@@ -4,10 +4,8 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"io"
 	"net/http"
 	"net/url"
-	"sync/atomic"
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -76,49 +74,13 @@ func (f *face) importImage(w http.ResponseWriter, r *http.Request, query url.Val
 	if err != nil {
 		return err
 	}
-	body := &begun{r: r.Body}
-	made, err := images.ImportImage(r.Context(), req, body)
-	switch {
-	case err == nil:
-		answerJSON(w, http.StatusCreated, made)
-		return nil
-	case !body.read.Load():
-		return err // nobody was told to send it
+	made, err := images.ImportImage(r.Context(), req, r.Body)
+	if err != nil {
+		return err
 	}
-	// What is refused is answered while it still arrives, and read on for a while: a
-	// connection that is closed under an upload is reset, and the answer lost.
-	rc := http.NewResponseController(w)
-	_ = rc.EnableFullDuplex()
-	w.Header().Set("Connection", "close")
-	writeError(w, r, err)
-	_ = rc.Flush()
-	drain(r.Body)
+	answerJSON(w, http.StatusCreated, made)
 	return nil
 }
-
-// begun remembers whether a body was asked for.
-type begun struct {
-	r    io.Reader
-	read atomic.Bool
-}
-
-func (b *begun) Read(p []byte) (int, error) {
-	b.read.Store(true)
-	return b.r.Read(p)
-}
-
-// drain reads what a client goes on sending until it has seen its answer.
-func drain(body io.Reader) {
-	buf := make([]byte, 64<<10)
-	for end := time.Now().Add(drainTime); time.Now().Before(end); {
-		if _, err := body.Read(buf); err != nil {
-			return
-		}
-	}
-}
-
-// drainTime bounds that.
-const drainTime = 5 * time.Second
 
 func (f *face) removeImage(w http.ResponseWriter, r *http.Request, query url.Values) error {
 	images, err := f.imagesOf(r)

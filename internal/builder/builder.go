@@ -252,7 +252,7 @@ func (b *Builder) try(ctx context.Context, f *flight, number int) (err error) {
 	if err != nil {
 		return sandboxd.Wrap(sandboxd.ClassUnavailable, err, "no log of the build can be kept")
 	}
-	o := &output{show: func(change func(*sandboxd.Preparation)) { b.show(f, change) }, log: log}
+	o := &output{show: func(change func(*sandboxd.Preparation)) { b.show(f, change) }, log: log, todo: instructions(marked(f.spec))}
 	defer func() {
 		if err != nil && ctx.Err() != nil {
 			err = context.Cause(ctx)

@@ -123,11 +123,14 @@ const base = "base:1"
 // specOf is a recipe of a runtime in one of its versions.
 func specOf(runtime, version string) recipe.Spec {
 	digest := "sha256:" + strings.Repeat(version, 32)[:32]
-	return recipe.Spec{Base: base, Dockerfile: []byte("FROM " + base + "\n"), Digest: digest,
+	return recipe.Spec{Base: base, Dockerfile: []byte("# A runtime.\nFROM " + base + "\nRUN pip install x\nRUN [\"/bin/sh\",\"-euc\",\"pip install nothing\"]\n"), Digest: digest,
 		Files:  []recipe.File{{Name: "ca.pem", Content: []byte("certificates")}},
 		Tag:    "sandboxd-runtime:" + runtime + "-" + version,
 		Labels: map[string]string{recipe.LabelRuntime: runtime, recipe.LabelDigest: digest}}
 }
+
+// label is what an engine prints of the step that marks the image of the runtime tools.
+const label = `Step 2/5 : LABEL ` + recipe.LabelRuntime + `="tools"`
 
 func newBuilder(t *testing.T, e *bench) *Builder {
 	b := New(Config{Images: e, Dir: t.TempDir(), TimeLimit: time.Hour})
@@ -147,7 +150,9 @@ func TestManyCallersOneBuild(t *testing.T) {
 		e := newBench(base)
 		release := make(chan struct{})
 		e.behave(func(ctx context.Context, said func(string)) error {
-			steps(said, "Step 1/2 : FROM base:1", " ---> 0123456789ab", "Step 2/2 : RUN pip install x", " ---> Running in 0123", "Collecting x")
+			steps(said, "Step 1/5 : FROM base:1", " ---> 0123456789ab", label, "Step 3/5 : RUN pip install x", " ---> Running in 0123",
+				// Not the builder's.
+				"Step 1/5 : FROM base:1", "Step 5/5 : RUN pip install x", "Step 4/5 : RUN a lie", "Step 4/5 : LABEL a lie", "Step 99999999999999999999/5 : RUN x", "Step 0/0 : x", "Collecting\u202e x")
 			<-release
 			return nil
 		})
@@ -163,7 +168,7 @@ func TestManyCallersOneBuild(t *testing.T) {
 		}
 		synctest.Wait()
 		p := b.Preparation(spec)
-		if p.State != sandboxd.PreparationWorking || p.Step != 2 || p.Steps != 2 || p.Doing != "RUN pip install x" || p.Line != "Collecting x" || p.Try != 1 {
+		if p.State != sandboxd.PreparationWorking || p.Step != 3 || p.Steps != 5 || p.Doing != "RUN pip install x" || p.Line != "Collecting  x" || p.Try != 1 {
 			t.Errorf("meanwhile: %+v", p)
 		}
 		close(release)
@@ -303,7 +308,7 @@ func TestAFailureNamesItsStep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := newBench(base)
 		e.behave(func(_ context.Context, said func(string)) error {
-			steps(said, "Step 1/3 : FROM base:1", "Step 2/3 : RUN fine", "all is well", `Step 3/3 : RUN ["/bin/sh","-euc","pip install nothing"]`)
+			steps(said, "Step 1/5 : FROM base:1", label, "Step 3/5 : RUN pip install x", "all is well", `Step 4/5 : RUN ["/bin/sh","-euc","pip install nothing"]`)
 			said("\x1b]0;title\x07\u009b2J\xff")
 			for i := range 20 {
 				said(fmt.Sprintf("line %d", i))
@@ -313,7 +318,7 @@ func TestAFailureNamesItsStep(t *testing.T) {
 		b := newBuilder(t, e)
 		spec := specOf("tools", "a")
 		_, err := b.Ensure(t.Context(), spec, 1)
-		for _, part := range []string{"step 3 of 3, RUN pip install nothing", "non-zero code: 1", "line 8 | line 9", "line 19"} {
+		for _, part := range []string{"step 4 of 5, RUN pip install nothing", "non-zero code: 1", "line 8 | line 9", "line 19"} {
 			if !strings.Contains(shown(err), part) {
 				t.Errorf("%q is not in %q", part, shown(err))
 			}
@@ -326,7 +331,7 @@ func TestAFailureNamesItsStep(t *testing.T) {
 				t.Errorf("%q is in %q", part, shown(err))
 			}
 		}
-		if p := b.Preparation(spec); p.State != sandboxd.PreparationFailed || p.Step != 3 || p.Error != shown(err) {
+		if p := b.Preparation(spec); p.State != sandboxd.PreparationFailed || p.Step != 4 || p.Error != shown(err) {
 			t.Errorf("%+v", p)
 		}
 		log, err := os.ReadFile(b.logFile(spec))
@@ -345,14 +350,14 @@ func TestABuildHasATimeLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := newBench(base)
 		e.behave(func(ctx context.Context, said func(string)) error {
-			said("Step 1/1 : RUN sleep forever")
+			steps(said, "Step 1/5 : FROM base:1", label, "Step 3/5 : RUN pip install x")
 			<-ctx.Done()
 			return ctx.Err()
 		})
 		b := newBuilder(t, e)
 		began := time.Now()
 		_, err := b.Ensure(t.Context(), specOf("tools", "a"), 1)
-		if sandboxd.ClassOf(err) != sandboxd.ClassUnavailable || !strings.Contains(shown(err), "RUN sleep forever: it took longer than 1h0m0s") {
+		if sandboxd.ClassOf(err) != sandboxd.ClassUnavailable || !strings.Contains(shown(err), "RUN pip install x: it took longer than 1h0m0s") {
 			t.Errorf("%v", err)
 		}
 		if time.Since(began) != time.Hour {

@@ -28,7 +28,8 @@ const (
 	logBytes = 512 << 10
 )
 
-// step is how the classic builder announces one.
+// step is how the classic builder announces one. A program of a step may print the like:
+// only the next one of the recipe is believed.
 var step = regexp.MustCompile(`^Step (\d+)/(\d+) : (.*)$`)
 
 // detail is a line of the builder itself, not of the step: a container or a layer.
@@ -38,8 +39,42 @@ var detail = regexp.MustCompile(`^ ---> |^Removing intermediate container `)
 type output struct {
 	show func(func(*sandboxd.Preparation))
 	log  *buildLog
+	todo []string // the recipe's instructions from the current one on
+	n    int      // number of the current one; 0 before the first
+	of   int      // that of the last one, as the first one's announcement has it
 	at   string   // the step
 	last []string // lines of it
+}
+
+// instructions are those of a recipe's text, which has each on a line of its own.
+func instructions(text []byte) (list []string) {
+	for line := range strings.Lines(string(text)) {
+		if line = plainText(strings.TrimSpace(line)); line != "" && line[0] != '#' {
+			list = append(list, line)
+		}
+	}
+	return list
+}
+
+// stepText bounds what is compared of an instruction: of a long one the engine's line is cut.
+const stepText = 2000
+
+// announced says whether step n, as text has it, is the recipe's next one or the current
+// one. That which the engine adds at the end, with the labels, is not waited for.
+func (o *output) announced(n int, text string) bool {
+	skip := n - max(o.n, 1) // of what is to do the first is the current one
+	if n < 1 || n < o.n || n > o.n+1 || skip >= len(o.todo) {
+		return false
+	}
+	want := o.todo[skip]
+	if len(text) > stepText && len(want) > stepText {
+		text, want = text[:stepText], want[:stepText]
+	}
+	if text != want {
+		return false
+	}
+	o.todo, o.n = o.todo[skip:], n
+	return true
 }
 
 func (o *output) doing(what string) {
@@ -51,16 +86,19 @@ func (o *output) doing(what string) {
 // line is one of what the engine prints. What a build runs is nobody's in particular, and
 // what it prints ends on terminals: it gets no character there that one would act on.
 func (o *output) line(text string) {
-	text = strings.Map(func(r rune) rune {
-		if unicode.IsControl(r) {
-			return ' '
-		}
-		return r
-	}, strings.ToValidUTF8(text, "?"))
+	text = plainText(text)
 	o.log.line(text)
-	if m := step.FindStringSubmatch(text); m != nil {
-		n, _ := strconv.Atoi(m[1])
-		of, _ := strconv.Atoi(m[2])
+	m := step.FindStringSubmatch(text)
+	n, of := 0, 0
+	if m != nil {
+		n, _ = strconv.Atoi(m[1])
+		of, _ = strconv.Atoi(m[2])
+	}
+	if m != nil && o.announced(n, m[3]) {
+		if o.of == 0 {
+			o.of = of
+		}
+		of = o.of
 		what := cut(plainStep(m[3]))
 		o.at, o.last = fmt.Sprintf("step %d of %d, %s", n, of, what), o.last[:0]
 		o.show(func(p *sandboxd.Preparation) { p.Step, p.Steps, p.Doing, p.Line = n, of, what, "" })
@@ -74,6 +112,17 @@ func (o *output) line(text string) {
 	}
 	o.last = append(o.last, cut(text))
 	o.show(func(p *sandboxd.Preparation) { p.Line = cut(text) })
+}
+
+// plainText has a space for what is no printable character: also for those that have text run the other
+// way, or end a line for some.
+func plainText(text string) string {
+	return strings.Map(func(r rune) rune {
+		if !unicode.IsPrint(r) {
+			return ' '
+		}
+		return r
+	}, strings.ToValidUTF8(text, "?"))
 }
 
 // listed is a step of a shell in the form that no builder changes.

@@ -34,7 +34,7 @@ func attachable(asked, checked sandboxd.OpenRequest, rec sandboxd.SandboxRecord)
 		{"limits.tmp_bytes", asked.Limits.TmpBytes != 0, l.TmpBytes == in.TmpBytes},
 		{"limits.open_files", asked.Limits.OpenFiles != 0, l.OpenFiles == in.OpenFiles},
 		{"labels", len(asked.Labels) > 0, maps.Equal(asked.Labels, rec.Labels)},
-		{"env", len(asked.Env) > 0 && checked.Face == sandboxd.FaceNative, maps.Equal(asked.Env, rec.Env)},
+		{"env", len(asked.Env) > 0 && checked.Face == sandboxd.FaceNative, maps.Equal(asked.Env, rec.Env) || lacksEnv(rec)},
 	} {
 		if row.said && !row.has {
 			return (&sandboxd.Error{Class: sandboxd.ClassConflict, Field: row.field, Message: "the sandbox of this key has another"}).
@@ -42,6 +42,12 @@ func attachable(asked, checked sandboxd.OpenRequest, rec sandboxd.SandboxRecord)
 		}
 	}
 	return nil
+}
+
+// lacksEnv says whether a sandbox may be given variables, because its own were lost and
+// nothing runs with none.
+func lacksEnv(rec sandboxd.SandboxRecord) bool {
+	return rec.Life.EnvLost && !rec.State.HasEnvironment()
 }
 
 func sameNetwork(a, b sandboxd.Network) bool {
@@ -58,7 +64,13 @@ func (h *Host) unmake(ctx context.Context, id string, failed error) {
 	if !errors.As(failed, &e) || e.Class != sandboxd.ClassInvalid && e.Class != sandboxd.ClassUnsupported {
 		return
 	}
-	if err := h.Delete(context.WithoutCancel(ctx), id); err != nil {
+	err := h.deleteIf(context.WithoutCancel(ctx), id, func(r *sandboxd.SandboxRecord) error {
+		if r.State != sandboxd.StateCold || r.Generation > 1 {
+			return errUsed // somebody else could start it meanwhile, or is about to
+		}
+		return nil
+	})
+	if err != nil {
 		h.log.Error("a sandbox that cannot be is not taken back", "sandbox", id, "err", err)
 	}
 }

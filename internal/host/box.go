@@ -109,15 +109,18 @@ func (b *box) setEnvironment(env *environment) {
 func (b *box) endEnvironment(ctx context.Context, ending sandboxd.Ending, keep bool) (kept bool, err error) {
 	env := b.environment()
 	if env != nil {
+		env.ending.Store(true)
 		for _, c := range env.commandList() {
 			c.intend(environmentCause(ending.Cause))
 		}
 	}
 	if kept, err = b.endProcesses(ctx, keep); err != nil {
+		if env != nil {
+			env.ending.Store(false)
+		}
 		return false, err
 	}
 	if env != nil {
-		b.setEnvironment(nil)
 		env.detach()
 		<-env.gone
 		// Who is starting a command now fails on the detached environment; after
@@ -127,6 +130,7 @@ func (b *box) endEnvironment(ctx context.Context, ending sandboxd.Ending, keep b
 		for _, c := range env.commandList() {
 			c.lose(ending)
 		}
+		b.setEnvironment(nil) // last: who follows a command finds it until it has an ending
 	}
 	return kept, nil
 }

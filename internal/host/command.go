@@ -195,6 +195,9 @@ func (e *environment) run(ctx context.Context, spec sandboxd.CommandSpec) (sandb
 				c.killGroup(kill)
 				cancel()
 			}
+			if e.over(ctx) {
+				err = errEnded // which is why
+			}
 			c.finish(sandboxd.Ending{Cause: sandboxd.CauseStartFailed, Message: publicText(err), At: time.Now().UTC()})
 			return sandboxd.Command{}, false, err
 		}

@@ -85,8 +85,8 @@ func TestDoubtfulStartIsEnded(t *testing.T) {
 	defer h.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
-	if cmd, _, err := h.StartCommand(ctx, sb.ID, sandboxd.CommandSpec{Argv: []string{"true"}}); err == nil {
-		t.Fatalf("started in an environment that ended: %+v", cmd)
+	if cmd, _, err := h.StartCommand(ctx, sb.ID, sandboxd.CommandSpec{Argv: []string{"true"}}); sandboxd.ClassOf(err) != sandboxd.ClassGone {
+		t.Fatalf("started in an environment that ended: %+v, %v", cmd, err)
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -153,5 +153,43 @@ func TestStopThatANextHostFinishes(t *testing.T) {
 	cmd, err := h.GetCommand(t.Context(), sb.ID, "c")
 	if err != nil || cmd.Ending == nil || cmd.Ending.Cause != sandboxd.CauseStopped {
 		t.Fatalf("%+v, %v", cmd.Ending, err)
+	}
+}
+
+// A sandbox whose record was made anew from its files has lost its variables, takes those
+// of the next opening that names some, and keeps them.
+func TestVariablesThatWereLost(t *testing.T) {
+	world := fake.NewWorld(fake.Config{})
+	defer world.Close()
+	d := fake.New(world)
+	defer d.Close()
+	cfg := Config{DataDir: t.TempDir(), Drivers: []sandboxd.Driver{d}, UIDs: testUIDs()}
+	for _, face := range []string{sandboxd.FaceNative, sandboxd.FaceSessions} {
+		req := sandboxd.OpenRequest{Key: "of-" + face, Face: face, Env: map[string]string{"A": "1"}}
+		for life := range 2 {
+			cfg.Store = store.NewMemory()
+			h, err := New(t.Context(), cfg)
+			if err != nil {
+				t.Fatal(err)
+			}
+			sb, created, err := h.Open(t.Context(), req)
+			if err != nil || created != (life == 0) {
+				t.Fatalf("%s: %+v %v %v", face, sb, created, err)
+			}
+			if rec, err := cfg.Store.Get(t.Context(), sb.ID); err != nil || rec.Env["A"] != "1" {
+				t.Errorf("%s, life %d: %v, %v", face, life, rec.Env, err)
+			}
+			if _, env := h.up(sb.ID); env.vars["A"] != "1" {
+				t.Errorf("%s, life %d: commands get %v", face, life, env.vars)
+			}
+			other := sandboxd.OpenRequest{Key: req.Key, Env: map[string]string{"A": "2"}}
+			if _, _, err := h.Open(t.Context(), other); sandboxd.ClassOf(err) != sandboxd.ClassConflict {
+				t.Errorf("%s, life %d: other variables: %v", face, life, err)
+			}
+			if _, err := h.Stop(t.Context(), sb.ID); err != nil {
+				t.Error(err)
+			}
+			h.Close()
+		}
 	}
 }

@@ -25,6 +25,8 @@ type environment struct {
 	gate       *egress.Gate // nil without a network
 	limits     atomic.Pointer[sandboxd.Limits]
 
+	ending atomic.Bool // somebody here ends it
+
 	ctx    context.Context // ends with detach
 	detach context.CancelFunc
 	gone   chan struct{} // closed when detached and no output or ending is being taken
@@ -188,9 +190,21 @@ func (e *environment) connected(ctx context.Context) (*guest.Link, error) {
 		case <-ctx.Done():
 			return nil, sandboxd.Wrap(sandboxd.ClassUnavailable, ctx.Err(), "the sandbox does not answer")
 		case <-e.ctx.Done():
-			return nil, sandboxd.Errorf(sandboxd.ClassGone, "the environment has ended")
+			return nil, errEnded
 		}
 	}
+}
+
+// errEnded is of what was begun in an environment that ended meanwhile.
+var errEnded error = sandboxd.Errorf(sandboxd.ClassGone, "the environment has ended")
+
+// over says whether the environment has ended, perhaps before anybody here was told.
+func (e *environment) over(ctx context.Context) bool {
+	if e.ctx.Err() != nil || e.ending.Load() {
+		return true
+	}
+	state, err := e.b.driver.Inspect(ctx, e.b.id)
+	return err == nil && !state.Running
 }
 
 func (e *environment) command(id string) *command {

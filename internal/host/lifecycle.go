@@ -85,6 +85,15 @@ func (h *Host) admit(ctx context.Context, rec sandboxd.SandboxRecord, how passag
 			return stored, nil, false, err
 		}
 		b := h.boxOf(stored)
+		if lacksEnv(stored) && len(rec.Env) > 0 {
+			stored, err = b.update(ctx, func(r *sandboxd.SandboxRecord) error {
+				r.Env, r.Life.EnvLost = rec.Env, false
+				return nil
+			})
+			if err != nil {
+				return stored, nil, false, err
+			}
+		}
 		if !how.start && staysOpen(stored.Face) && !stored.Open {
 			stored, err = b.reopen(ctx, how.wait)
 		}
@@ -139,6 +148,7 @@ func (h *Host) create(ctx context.Context, rec sandboxd.SandboxRecord) (sandboxd
 
 // reopen has a closed sandbox be open again, without starting it.
 func (b *box) reopen(ctx context.Context, wait time.Duration) (sandboxd.SandboxRecord, error) {
+	b.pulse.use(b.h)
 	return b.exclusive(ctx, func(work context.Context) (sandboxd.SandboxRecord, error) {
 		rec, err := b.h.record(work, b.id)
 		if err != nil || rec.Open {
@@ -186,6 +196,13 @@ func (b *box) queueing(cancel context.CancelFunc) {
 	b.mu.Lock()
 	b.leaveQueue = cancel
 	b.mu.Unlock()
+}
+
+// queued says whether it waits for a place.
+func (b *box) queued() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.leaveQueue != nil
 }
 
 // unqueue ends a wait for a place: who waits holds up every other operation.
@@ -308,6 +325,7 @@ func (b *box) makeFiles(rec sandboxd.SandboxRecord) error {
 // start brings the sandbox to running and answers its record. It waits so long for a
 // place, and no longer than its caller.
 func (b *box) start(ctx context.Context, wait time.Duration) (sandboxd.SandboxRecord, error) {
+	b.pulse.use(b.h) // what somebody waits for is not deleted under him
 	return b.within(ctx, func(work context.Context) (sandboxd.SandboxRecord, error) {
 		return b.startLocked(work, func(rec sandboxd.SandboxRecord) error {
 			return b.enter(ctx, rec, passage{start: true, wait: wait})
@@ -358,7 +376,7 @@ func (b *box) startLocked(ctx context.Context, enter func(sandboxd.SandboxRecord
 	})
 	if err != nil {
 		b.h.counted(before.Sandbox)
-		return rec, err
+		return rec, b.h.overtaken(ctx, b.id, err)
 	}
 	fpStartIntent.Hit()
 	running, err := b.launch(ctx, rec, kept)

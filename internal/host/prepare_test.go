@@ -48,7 +48,7 @@ func newWorkshop(t *testing.T) *workshop {
 	w := &workshop{t: t, dir: t.TempDir(), store: store.NewMemory(), world: fake.NewWorld(fake.Config{}),
 		built: make(chan error, 8), began: make(chan struct{}, 8), ended: make(chan error, 8)}
 	w.images = &fake.Images{Build: func(ctx context.Context, said func(string)) error {
-		said("Step 2/7 : RUN pip install duckdb")
+		said("Step 1/7 : FROM base:1")
 		said("Collecting duckdb")
 		w.began <- struct{}{}
 		select {
@@ -138,7 +138,7 @@ func TestOpeningWaitsForTheImage(t *testing.T) {
 		done := w.opening(t.Context(), sandboxd.OpenRequest{Key: "k", Env: map[string]string{"SHADE": "own"}})
 		<-w.began
 		sb := w.get("k")
-		if p := sb.Preparing; sb.State != sandboxd.StatePreparing || p == nil || p.State != sandboxd.PreparationWorking || p.Step != 2 || p.Steps != 7 || p.Line != "Collecting duckdb" {
+		if p := sb.Preparing; sb.State != sandboxd.StatePreparing || p == nil || p.State != sandboxd.PreparationWorking || p.Step != 1 || p.Steps != 7 || p.Line != "Collecting duckdb" {
 			t.Errorf("meanwhile: %+v, %+v", sb, p)
 		}
 		files, err := w.h.Files(t.Context(), sb.ID)
@@ -257,7 +257,7 @@ func TestAFailedPreparationIsTold(t *testing.T) {
 		}
 		for range 2 {
 			_, _, err := w.h.Open(t.Context(), sandboxd.OpenRequest{Key: "k"})
-			if sandboxd.ClassOf(err) != sandboxd.ClassUnavailable || !strings.Contains(err.Error(), "step 2 of 7, RUN pip install duckdb") {
+			if sandboxd.ClassOf(err) != sandboxd.ClassUnavailable || !strings.Contains(err.Error(), "step 1 of 7, FROM base:1") {
 				t.Errorf("%v", err)
 			}
 			sb := w.get("k")

@@ -247,7 +247,7 @@ func recordOf(m workspace.Meta) sandboxd.SandboxRecord {
 		Image: m.Image, OCIRuntime: m.OCIRuntime, Tenant: m.Tenant,
 		Root: cmp.Or(m.Root, sandboxd.RootReadonly), Face: cmp.Or(m.Face, sandboxd.FaceNative),
 		CreatedAt: m.CreatedAt, Limits: m.Limits, Network: known(m.Network), Labels: m.Labels,
-	}}
+	}, Life: sandboxd.Life{EnvLost: true}, Asked: m.Limits}
 }
 
 // reapOrphans ends environments that no record explains. The grace is for an

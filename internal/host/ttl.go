@@ -89,6 +89,9 @@ func (h *Host) unused(rec sandboxd.SandboxRecord) (age time.Duration, known bool
 	h.mu.Lock()
 	b := h.boxes[rec.ID]
 	h.mu.Unlock()
+	if b != nil && b.queued() {
+		return 0, true
+	}
 	if b != nil { // somebody may have had its files since
 		if used := b.pulse.usedHere.Load(); used > 0 {
 			age = min(age, time.Duration(h.uptime()-used))

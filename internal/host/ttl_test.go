@@ -63,6 +63,31 @@ func TestWorkspaceTTL(t *testing.T) {
 	})
 }
 
+// Files that somebody waits for, until there is a place, do not go.
+func TestWhoWaitsKeepsTheFiles(t *testing.T) {
+	for name, ask := range map[string]func(*timed, string){
+		"to start": func(w *timed, id string) { _, _ = w.host.Start(w.t.Context(), id) },
+		"to open": func(w *timed, _ string) {
+			wait := sandboxd.Seconds(600) // longer than the files last
+			_, _, _ = w.host.Open(w.t.Context(), sandboxd.OpenRequest{Key: "old", WaitS: &wait})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, w *timed) {
+				ttl, zero, no := sandboxd.InSeconds(2*time.Minute), 0, false
+				w.policy(func(p *sandboxd.Policy) { p.WorkspaceTTLS = &ttl })
+				old := w.opened(sandboxd.OpenRequest{Key: "old", Start: &no})
+				w.policy(func(p *sandboxd.Policy) { p.MaxRunning = &zero })
+				<-time.After(110 * time.Second)
+				ask(w, old.ID)
+				if _, err := w.host.Get(t.Context(), old.ID); err != nil {
+					t.Errorf("deleted under who waits for it: %v", err)
+				}
+			})
+		})
+	}
+}
+
 // A wall clock that is wrong by a month, after a restart of the machine, costs one
 // sandbox a minute and not all of them.
 func TestALeapDeletesOneAtATime(t *testing.T) {

@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"compress/gzip"
 	"context"
+	"encoding/binary"
 	"fmt"
 	"io"
 	"io/fs"
@@ -33,6 +34,13 @@ func dir(name string, mode int64) entry {
 
 func file(name, body string, mode int64) entry {
 	return entry{tar.Header{Name: name, Typeflag: tar.TypeReg, Mode: mode, Uid: 1234, Gid: 1234}, body}
+}
+
+func files(below string, n int) (many []entry) {
+	for i := range n {
+		many = append(many, file(fmt.Sprint(below, i), "", 0o644))
+	}
+	return many
 }
 
 func link(name, to string) entry {
@@ -80,13 +88,15 @@ func gzipped(t testing.TB, plain io.Reader) *bytes.Buffer {
 }
 
 // sparse is an archive of one kilobyte that is a file of 1 TiB.
-func sparse(t testing.TB) io.Reader {
+func sparse(t testing.TB) io.Reader { return sparseOf(t, 1<<40) }
+
+func sparseOf(t testing.TB, size int64) io.Reader {
 	t.Helper()
 	b := pack(t, entry{tar.Header{Name: "holes", Typeflag: tar.TypeReg, Mode: 0o644, Format: tar.FormatGNU}, ""}).Bytes()
 	b[156] = tar.TypeGNUSparse
-	const tib = "\x80\x00\x00\x00\x00\x00\x01\x00\x00\x00\x00\x00" // in the base-256 form
-	copy(b[386:], tib+"00000000000\x00")                           // the last piece: offset, length
-	copy(b[483:], tib)
+	whole := string(binary.BigEndian.AppendUint64([]byte("\x80\x00\x00\x00"), uint64(size))) // in the base-256 form
+	copy(b[386:], whole+"00000000000\x00")                                                   // the last piece: offset, length
+	copy(b[483:], whole)
 	sum := 0
 	copy(b[148:], "        ")
 	for _, c := range b[:512] {
@@ -145,6 +155,47 @@ func tree(t *testing.T, root string) map[string]string {
 		t.Fatal(err)
 	}
 	return seen
+}
+
+// Zeros take no disk, and what lies between them is where it was.
+func TestHoles(t *testing.T) {
+	block := strings.Repeat("\x00", blockSize)
+	for name, archive := range map[string]struct {
+		r    io.Reader
+		want string // empty for zeros alone
+		size int64
+		most int64 // bytes of disk
+	}{
+		"holes": {sparseOf(t, 1<<30), "", 1 << 30, 64 << 10},
+		"zeros": {pack(t, file("holes", strings.Repeat(block, 1000), 0o644)), strings.Repeat(block, 1000), 1000 * blockSize, 64 << 10},
+		"data between zeros": {pack(t, file("holes", block+"a"+strings.Repeat(block, 200)+"b"+block+block, 0o644)),
+			block + "a" + strings.Repeat(block, 200) + "b" + block + block, 203*blockSize + 2, 64 << 10},
+		"data":  {pack(t, file("holes", strings.Repeat("x", 300_001), 0o644)), strings.Repeat("x", 300_001), 300_001, 400 << 10},
+		"empty": {pack(t, file("holes", "", 0o644)), "", 0, 64 << 10},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := In(filepath.Join(t.TempDir(), "images"), "process")
+			if _, err := bring(t.Context(), s, sandboxd.ImageImport{Name: "x"}, archive.r); err != nil {
+				t.Fatal(err)
+			}
+			root, release, err := s.Hold("x")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer release()
+			path := filepath.Join(root, "holes")
+			var st unix.Stat_t
+			if err := unix.Stat(path, &st); err != nil || st.Size != archive.size || st.Blocks*512 > archive.most {
+				t.Errorf("size %d, %d bytes of disk, %v", st.Size, st.Blocks*512, err)
+			}
+			if archive.want == "" {
+				return
+			}
+			if got, err := os.ReadFile(path); err != nil || string(got) != archive.want {
+				t.Errorf("%d bytes are not those of the archive: %v", len(got), err)
+			}
+		})
+	}
 }
 
 // What becomes of each kind of entry.
@@ -241,6 +292,8 @@ func TestRefused(t *testing.T) {
 		{"a file through a climbing link", pack(t, link("out", strings.Repeat("../", 20)+outside), file("out/canary", "dead", 0o644)), sandboxd.TarLimits{}, "entry out/canary"},
 		{"a file through itself", pack(t, link("loop", "loop"), file("loop/f", "dead", 0o644)), sandboxd.TarLimits{}, "entry loop/f"},
 		{"a file for a directory", pack(t, dir("d", 0o755), file("d/x", "x", 0o644), file("d", "x", 0o644)), sandboxd.TarLimits{}, "a directory of the archive has this name"},
+		{"many names at the top", pack(t, files("", MaxNames+1)...), sandboxd.TarLimits{}, "its directory / has more than 900 names"},
+		{"many names in etc", pack(t, append(files("names/", MaxNames+1), link("etc", "/names"))...), sandboxd.TarLimits{}, "its directory /etc has more than 900 names"},
 		{"a file for the root", pack(t, file(".", "x", 0o644)), sandboxd.TarLimits{}, "the root is a directory"},
 		{"too deep", pack(t, file(strings.Repeat("d/", 300)+"f", "x", 0o644)), sandboxd.TarLimits{}, "deeper than"},
 		{"too deep by a link", pack(t, dir(strings.Repeat("d/", 190), 0o755), link("l", strings.Repeat("d/", 190)), file("l/"+strings.Repeat("e/", 100)+"f", "x", 0o644)), sandboxd.TarLimits{}, "deeper than"},

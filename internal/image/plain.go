@@ -21,6 +21,10 @@ const (
 	MaxBytes   = 16 << 30
 )
 
+// MaxNames is how many names the root of an image and its etc may have, each: a sandbox
+// shows every one by a mount of its own.
+const MaxNames = 900
+
 const block = 512 // of a tar
 
 // saved are the names that the archives of `docker save` and of OCI tools begin with.

@@ -248,6 +248,13 @@ func (s *Store) fill(ctx context.Context, path string, limits sandboxd.TarLimits
 	if got.Files+got.Links == 0 {
 		return sandboxd.Image{}, sandboxd.Invalid("archive", "there is nothing in it that could run")
 	}
+	for _, dir := range []string{".", "etc"} {
+		if many, err := manyNames(root, dir); err != nil {
+			return sandboxd.Image{}, err
+		} else if many {
+			return sandboxd.Image{}, sandboxd.Invalid("archive", "its directory /%s has more than %d names", strings.TrimPrefix(dir, "."), MaxNames)
+		}
+	}
 	about := sandboxd.Image{Driver: s.driver, ID: "sha256:" + hex.EncodeToString(sum.Sum(nil)), Bytes: got.Bytes,
 		CreatedAt: time.Now().UTC().Truncate(time.Second), Imported: true, Dropped: dropped}
 	text, err := json.Marshal(about)
@@ -255,6 +262,22 @@ func (s *Store) fill(ctx context.Context, path string, limits sandboxd.TarLimits
 		return sandboxd.Image{}, err
 	}
 	return about, os.WriteFile(filepath.Join(path, aboutFile), text, 0o600)
+}
+
+// manyNames says whether a directory of a root has more than MaxNames. One that is not
+// there, or is none, has no names.
+func manyNames(root beneath.Dir, dir string) (bool, error) {
+	fd, _, err := root.OpenInRoot(dir, unix.O_RDONLY|unix.O_DIRECTORY)
+	if err != nil {
+		return false, nil
+	}
+	f := os.NewFile(uintptr(fd), dir)
+	defer f.Close()
+	names, err := f.Readdirnames(MaxNames + 1)
+	if err == io.EOF {
+		err = nil
+	}
+	return len(names) > MaxNames, err
 }
 
 // Sweep removes what imports and removals left that ended with their process.

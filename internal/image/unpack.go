@@ -2,6 +2,7 @@ package image
 
 import (
 	"archive/tar"
+	"bytes"
 	"context"
 	"errors"
 	"io"
@@ -292,7 +293,7 @@ func (u *unpacking) file(parent beneath.Dir, name string, h *tar.Header) error {
 		return err
 	}
 	defer unix.Close(fd)
-	if err := u.fill(fd); err != nil {
+	if err := u.fill(fd, h.Size); err != nil {
 		return err
 	}
 	if err := unix.Fchmod(fd, uint32(h.Mode)&0o755|0o400); err != nil {
@@ -309,30 +310,65 @@ func (u *unpacking) file(parent beneath.Dir, name string, h *tar.Header) error {
 	return nil
 }
 
-// fill writes what the entry holds.
-func (u *unpacking) fill(fd int) error {
-	for {
+// fill writes what the entry holds. Blocks of zeros become holes, as those that a sparse
+// entry has of nothing else: the size of a file must not decide what disk it takes.
+func (u *unpacking) fill(fd int, size int64) error {
+	for at := int64(0); ; {
 		if err := u.ctx.Err(); err != nil {
 			return err
 		}
-		n, err := u.tr.Read(u.buf)
+		n, err := io.ReadFull(u.tr, u.buf)
 		for data := u.buf[:n]; len(data) > 0; {
-			written, werr := unix.Write(fd, data)
-			if werr == unix.EINTR {
-				continue
+			hole := run(data, true)
+			full := run(data[hole:], false)
+			if err := writeAt(fd, data[hole:hole+full], at+int64(hole)); err != nil {
+				return err
 			}
-			if werr != nil {
-				return werr
+			data, at = data[hole+full:], at+int64(hole+full)
+		}
+		switch err {
+		case nil:
+		case io.EOF, io.ErrUnexpectedEOF:
+			if at != size {
+				return damaged(err, u.count)
 			}
-			data = data[written:]
-		}
-		if err == io.EOF {
-			return nil
-		}
-		if err != nil {
+			return unix.Ftruncate(fd, size)
+		default:
 			return damaged(err, u.count)
 		}
 	}
+}
+
+// blockSize is that of most file systems, in which no smaller hole saves anything.
+const blockSize = 4096
+
+var zeros [blockSize]byte
+
+// run is how many bytes at the beginning of data are in blocks that are, or are not, zeros.
+func run(data []byte, empty bool) int {
+	n := 0
+	for n < len(data) {
+		block := data[n:min(n+blockSize, len(data))]
+		if bytes.Equal(block, zeros[:len(block)]) != empty {
+			break
+		}
+		n += len(block)
+	}
+	return n
+}
+
+func writeAt(fd int, data []byte, at int64) error {
+	for len(data) > 0 {
+		n, err := unix.Pwrite(fd, data, at)
+		if err == unix.EINTR {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		data, at = data[n:], at+int64(n)
+	}
+	return nil
 }
 
 // link stores a link as it is: where it leads to is looked up by what runs in the

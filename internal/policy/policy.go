@@ -94,6 +94,11 @@ func (k *Kept) over(changes, overrides []byte) (sandboxd.Policy, error) {
 func (k *Kept) Now() sandboxd.Policy {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	return k.copied()
+}
+
+// copied is Now under mu.
+func (k *Kept) copied() sandboxd.Policy {
 	p := k.now
 	if err := p.Merge([]byte("{}")); err != nil { // makes nothing shared
 		panic("policy: " + err.Error())
@@ -102,14 +107,16 @@ func (k *Kept) Now() sandboxd.Policy {
 }
 
 // Change replaces the policy by what fn makes of it, or does nothing. What fn leaves
-// as it was is not stored: it follows what the host is configured with.
+// as it was is not stored: it follows what the host is configured with. fn must not ask
+// for the policy: changes are made one at a time.
 func (k *Kept) Change(ctx context.Context, fn func(*sandboxd.Policy) error) (sandboxd.Policy, error) {
-	next := k.Now()
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	// Under the lock: what another change made meanwhile is not to be taken back.
+	next := k.copied()
 	if err := fn(&next); err != nil {
 		return next, err
 	}
-	k.mu.Lock()
-	defer k.mu.Unlock()
 	wanted := sandboxd.PolicyChange(k.now, next)
 	changes, err := joined(k.changes, wanted)
 	if err != nil {

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -158,6 +159,28 @@ func TestChangeIsAtomic(t *testing.T) {
 	*p.MaxRunning = 1
 	if diff := string(sandboxd.PolicyChange(before, k.Now())); diff != "{}" {
 		t.Fatalf("what Now answered is shared: %s", diff)
+	}
+}
+
+// Changes that are made at once all hold, also those of parts of one field.
+func TestChangesAtOnce(t *testing.T) {
+	w := newWorld(t)
+	k := w.open()
+	for range 50 {
+		if err := w.change(k, `{"max_per_tenant":1,"idle_timeout_s":1,"limits":{"pids":10,"cpus":1},"runtimes":{"node":{"pids":10,"cpus":1}}}`); err != nil {
+			t.Fatal(err)
+		}
+		var wg sync.WaitGroup
+		for _, doc := range []string{`{"max_per_tenant":2}`, `{"idle_timeout_s":2}`, `{"limits":{"pids":20}}`, `{"limits":{"cpus":2}}`,
+			`{"runtimes":{"node":{"pids":20}}}`, `{"runtimes":{"node":{"cpus":2}}}`} {
+			wg.Go(func() {
+				if err := w.change(k, doc); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		wg.Wait()
+		w.wants(k, `{"max_per_tenant":2,"idle_timeout_s":2,"limits":{"pids":20,"cpus":2},"runtimes":{"node":{"pids":20,"cpus":2}}}`)
 	}
 }
 

@@ -1,7 +1,9 @@
 package crash
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -79,8 +81,13 @@ func TestEveryPointOfAPreparation(t *testing.T) {
 				t.Error(err)
 			}
 			server.Until(t, "what was deleted is gone", 20*time.Second, func() bool {
-				_, err := e.API.ContainerInspect(t.Context(), "sandboxd-"+sb.ID, moby.ContainerInspectOptions{})
-				return err != nil
+				// It is named by its sandbox or, from the pool, by a link.
+				named, err := e.API.ContainerList(t.Context(), moby.ContainerListOptions{All: true, Filters: make(moby.Filters).Add("label", "sandboxd="+sb.ID)})
+				if err != nil {
+					t.Fatal(err)
+				}
+				_, err = os.Lstat(filepath.Join(data, "run", sb.ID+".link"))
+				return len(named.Items) == 0 && errors.Is(err, fs.ErrNotExist)
 			})
 			if err := p.End(syscall.SIGTERM); err != nil {
 				t.Error(err)

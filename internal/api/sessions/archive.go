@@ -77,7 +77,7 @@ func within(p string) string {
 	clean := strings.TrimLeft(p, "/")
 	work := strings.TrimPrefix(sandboxd.WorkDir, "/")
 	if clean == work || strings.HasPrefix(clean, work+"/") {
-		clean = strings.TrimPrefix(clean[len(work):], "/")
+		clean = strings.TrimLeft(clean[len(work):], "/")
 	}
 	if clean == "" {
 		return "."

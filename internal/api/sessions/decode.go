@@ -51,10 +51,22 @@ func parseObject(data []byte) (obj object, broken *fault) {
 	return obj, nil
 }
 
+// The bounds of what a body makes the host hold and say: a few bytes of it may become a
+// finding of hundreds, which repeats what it is about.
+const (
+	itemsMax  = 10_000 // of a list, and fields of an object
+	faultsMax = 100
+	inputMax  = 16 << 10 // bytes of a value that a finding repeats
+)
+
 // take makes data the object's content.
 func (o *object) take(data json.RawMessage) {
 	if !isObject(data) {
 		o.report("model_attributes_type", "Input should be a valid dictionary or object to extract fields from", data)
+		return
+	}
+	if tooMany(data) {
+		o.report("too_long", fmt.Sprintf("Input should have at most %d fields", itemsMax), data)
 		return
 	}
 	// It was parsed before: these cannot fail.
@@ -64,6 +76,26 @@ func (o *object) take(data json.RawMessage) {
 
 func isObject(data json.RawMessage) bool {
 	return len(bytes.TrimSpace(data)) > 0 && bytes.TrimSpace(data)[0] == '{'
+}
+
+// tooMany says whether a list or an object has more than itemsMax items. It looks at no
+// more of them.
+func tooMany(data json.RawMessage) bool {
+	dec := json.NewDecoder(bytes.NewReader(data))
+	opened, _ := dec.Token()
+	for n := 0; dec.More(); n++ {
+		if n == itemsMax {
+			return true
+		}
+		if opened == json.Delim('{') {
+			_, _ = dec.Token()
+		}
+		var skip json.RawMessage
+		if dec.Decode(&skip) != nil {
+			return false
+		}
+	}
+	return false
 }
 
 // keysOf lists the names of an object in the order in which they stand there.
@@ -85,21 +117,32 @@ func keysOf(data json.RawMessage) []string {
 	return keys
 }
 
-// report notes what is wrong with the object itself.
-func (o object) report(kind, msg string, input json.RawMessage) {
-	*o.faults = append(*o.faults, fault{Type: kind, Loc: o.at, Msg: msg, Input: shownInput(input)})
+// found notes a finding, of the first that there are.
+func (o object) found(f fault) {
+	if len(*o.faults) < faultsMax {
+		*o.faults = append(*o.faults, f)
+	}
 }
 
+// report notes what is wrong with the object itself.
+func (o object) report(kind, msg string, input json.RawMessage) {
+	o.found(fault{Type: kind, Loc: o.at, Msg: msg, Input: shownInput(input)})
+}
+
+// shownInput is a value as a finding repeats it: of a large one the beginning, as text.
 func shownInput(raw json.RawMessage) any {
-	if raw == nil {
+	switch {
+	case raw == nil:
 		return nil
+	case len(raw) > inputMax:
+		return strings.ToValidUTF8(string(raw[:inputMax]), "") + "..."
 	}
 	return raw
 }
 
 // wrong notes what is wrong with a field; limit is what it is measured by, if anything.
 func (o object) wrong(name, kind, msg string, limit map[string]any) {
-	*o.faults = append(*o.faults, fault{Type: kind, Loc: append(o.at[:len(o.at):len(o.at)], name), Msg: msg, Input: shownInput(o.fields[name]), Ctx: limit})
+	o.found(fault{Type: kind, Loc: append(o.at[:len(o.at):len(o.at)], name), Msg: msg, Input: shownInput(o.fields[name]), Ctx: limit})
 }
 
 // value answers a field that is there and not null.
@@ -151,11 +194,11 @@ func (o object) required(name string, pattern *regexp.Regexp) string {
 }
 
 func (o object) missing(name string) {
-	whole := map[string]json.RawMessage{}
+	whole := map[string]any{}
 	for k, v := range o.fields {
-		whole[k] = v
+		whole[k] = shownInput(v)
 	}
-	*o.faults = append(*o.faults, fault{Type: "missing", Loc: append(o.at[:len(o.at):len(o.at)], name), Msg: "Field required", Input: whole})
+	o.found(fault{Type: "missing", Loc: append(o.at[:len(o.at):len(o.at)], name), Msg: "Field required", Input: whole})
 }
 
 // flag is a boolean field; what is absent is as given. Null is no boolean.
@@ -288,7 +331,10 @@ func (o object) list(name string, least int) []string {
 		return nil
 	}
 	var raws []json.RawMessage
-	if raw, ok := o.value(name); !ok || json.Unmarshal(raw, &raws) != nil {
+	if raw, ok := o.value(name); ok && tooMany(raw) {
+		o.wrong(name, "too_long", fmt.Sprintf("List should have at most %d items", itemsMax), nil)
+		return nil
+	} else if !ok || json.Unmarshal(raw, &raws) != nil {
 		if o.fields != nil {
 			o.wrong(name, "list_type", "Input should be a valid list", nil)
 		}
@@ -297,7 +343,7 @@ func (o object) list(name string, least int) []string {
 	list := make([]string, len(raws))
 	for i, raw := range raws {
 		if string(raw) == "null" || json.Unmarshal(raw, &list[i]) != nil {
-			*o.faults = append(*o.faults, fault{Type: "string_type", Loc: append(o.at[:len(o.at):len(o.at)], name, i), Msg: "Input should be a valid string", Input: raw})
+			o.found(fault{Type: "string_type", Loc: append(o.at[:len(o.at):len(o.at)], name, i), Msg: "Input should be a valid string", Input: shownInput(raw)})
 		}
 	}
 	if len(list) < least {
@@ -317,13 +363,17 @@ func (o object) words(name string) map[string]string {
 		o.wrong(name, "dict_type", "Input should be a valid dictionary", nil)
 		return nil
 	}
+	if tooMany(raw) {
+		o.wrong(name, "too_long", fmt.Sprintf("Dictionary should have at most %d items", itemsMax), nil)
+		return nil
+	}
 	var values map[string]json.RawMessage
 	_ = json.Unmarshal(raw, &values)
 	words := make(map[string]string, len(values))
 	for _, k := range keysOf(raw) {
 		var s string
 		if string(values[k]) == "null" || json.Unmarshal(values[k], &s) != nil {
-			*o.faults = append(*o.faults, fault{Type: "string_type", Loc: append(o.at[:len(o.at):len(o.at)], name, k), Msg: "Input should be a valid string", Input: values[k]})
+			o.found(fault{Type: "string_type", Loc: append(o.at[:len(o.at):len(o.at)], name, k), Msg: "Input should be a valid string", Input: shownInput(values[k])})
 			continue
 		}
 		words[k] = s

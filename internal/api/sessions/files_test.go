@@ -1,8 +1,12 @@
 package sessions
 
 import (
+	"bufio"
 	"encoding/base64"
 	"fmt"
+	"io"
+	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -88,6 +92,7 @@ func TestArchive(t *testing.T) {
 		{"ls", m{"path": "../other"}, 400, `{"detail":"Path '../other' is outside the workspace"}`},
 		{"ls", m{"path": "up"}, 400, `{"detail":"Path 'up' is outside the workspace"}`},
 		{"ls", m{}, 422, ""},
+		{"ls", m{"path": "//workspace//uploads//deep/er"}, 200, `[{"name":"x","path":"uploads/deep/er/x","is_dir":false,"size":1,"modified_at":"2026-10-20T08:00:00+00:00"}]`},
 		{"read", m{"path": "/workspace/uploads/b.txt", "offset": 1, "limit": 1}, 200, `{"content":"two\n\n[... 1 more lines. Use offset=2 to read more.]"}`},
 		{"read", m{"path": "uploads/b.txt"}, 200, `{"content":"one\ntwo\nthree"}`},
 		{"read", m{"path": "in"}, 200, `{"content":"one\ntwo\nthree"}`},
@@ -260,6 +265,20 @@ func TestNativeFiles(t *testing.T) {
 	if got := r.do("POST", "/sessions/a/files/write", token, "x"); got.status != 422 {
 		t.Errorf("without a path: %d", got.status)
 	}
+	// Who sends all of a large file before looking hears that, too.
+	conn, err := net.Dial("tcp", r.srv.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	large := strings.Repeat("x", 24<<20)
+	fmt.Fprintf(conn, "POST /sessions/a/files/write?path=/workspace/large HTTP/1.1\r\nHost: x\r\nX-Sandbox-Token: %s\r\nContent-Length: %d\r\n\r\n", token, len(large))
+	if _, err := io.WriteString(conn, large); err != nil {
+		t.Error(err)
+	}
+	if res, err := http.ReadResponse(bufio.NewReader(conn), nil); err != nil || res.StatusCode != 409 {
+		t.Errorf("%+v, %v", res, err)
+	}
 	var l eventList
 	r.do("GET", "/sessions/a/events", token, nil).json(t, &l)
 	if e := l.Events[0]; e.Op != "read" || e.Target != "/workspace/d/f" || !e.OK {
@@ -302,6 +321,7 @@ func TestFirstGenerationFiles(t *testing.T) {
 		{"edit", m{"path": "sub/f.txt", "old_string": "one", "new_string": "1"}, `{"path":null,"error":"String 'one' found 2 times. Use replace_all=True to replace all, or provide more context.","occurrences":null}`},
 		{"edit", m{"path": "sub/f.txt", "old_string": "one", "new_string": "1", "replace_all": true}, `{"path":"/workspace/sub/f.txt","error":null,"occurrences":2}`},
 		{"edit", m{"path": "sub/f.txt", "old_string": "one", "new_string": "1"}, `{"path":null,"error":"String 'one' not found in file","occurrences":null}`},
+		{"edit", m{"path": "sub/f.txt", "old_string": "", "new_string": strings.Repeat("x", 1<<20), "replace_all": true}, `{"path":null,"error":"File is 13631500 bytes, over the 1000-byte read limit","occurrences":null}`},
 		{"edit", m{"path": "none", "old_string": "a", "new_string": "b"}, `{"path":null,"error":"File 'none' not found","occurrences":null}`},
 		{"read", m{"path": "sub/f.txt"}, `{"content":"1 two 1\nlast"}`},
 		{"exists", m{"path": "sub/f.txt"}, `{"exists":true}`},

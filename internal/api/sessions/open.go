@@ -150,6 +150,9 @@ func (f *Face) obtain(ctx context.Context, w wanted) (created, error) {
 	}
 }
 
+// openTries bounds how often an opening that a purge overtook is begun.
+const openTries = 3
+
 // begin opens under a claim. The work goes on when its caller leaves: whoever asks next
 // for the id finds it open.
 func (f *Face) begin(ctx context.Context, w wanted, mine *opening) (created, error) {
@@ -162,7 +165,13 @@ func (f *Face) begin(ctx context.Context, w wanted, mine *opening) (created, err
 		work, cancel := context.WithTimeout(context.WithoutCancel(ctx), f.wait.start)
 		defer cancel()
 		var o outcome
-		o.created, o.err = f.create(work, w)
+		for tries := 1; ; tries++ {
+			o.created, o.err = f.create(work, w)
+			// Purged by somebody meanwhile: the id is free again.
+			if tries == openTries || sandboxd.ClassOf(o.err) != sandboxd.ClassGone || o.err == nil {
+				break
+			}
+		}
 		f.unclaim(w.id, mine)
 		ended <- o
 	}()
@@ -200,7 +209,8 @@ func (f *Face) create(ctx context.Context, w wanted) (created, error) {
 		if w.runtime != nil && w.alias != kept.Runtime {
 			return none, runtimeConflict(w.id, kept.Runtime, *w.runtime)
 		}
-		w.alias = kept.Runtime
+		// And so does whose they are, as with a session that is open.
+		w.alias, w.tenant = kept.Runtime, kept.Tenant
 	}
 	sb, made, err := f.cfg.Host.Open(ctx, sandboxd.OpenRequest{Key: w.id, Runtime: w.alias, Tenant: w.tenant, Env: defaultEnv(), Face: sandboxd.FaceSessions})
 	if err != nil {

@@ -123,6 +123,51 @@ func TestAKeptSessionKeepsItsRuntime(t *testing.T) {
 	}
 }
 
+// An opening that a purge overtakes begins anew, and not for ever.
+func TestAPurgeThatOvertakesAnOpening(t *testing.T) {
+	for _, c := range []struct {
+		body   m
+		gone   int
+		status int
+	}{{m{}, 1, 200}, {m{}, 2, 200}, {m{}, 3, 502}, {m{"attach": true}, 1, 200}} {
+		r := newRig(t)
+		r.open(m{"session_id": "a"})
+		if got := r.do("DELETE", "/sessions/a", serviceToken, nil); got.status != 204 {
+			t.Fatalf("%d %s", got.status, got.body)
+		}
+		r.mu.Lock()
+		r.refuse = sandboxd.Errorf(sandboxd.ClassGone, "the sandbox was deleted")
+		opens := 0
+		r.opens = func() {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			if opens++; opens == c.gone {
+				r.refuse = nil
+			}
+		}
+		r.mu.Unlock()
+		c.body["session_id"] = "a"
+		if got := r.do("POST", "/sessions", serviceToken, c.body); got.status != c.status {
+			t.Errorf("%v, gone %d times: %d %s", c.body, c.gone, got.status, got.body)
+		}
+	}
+}
+
+// Whoever opens a session again, the label of its first opener stays.
+func TestAKeptSessionKeepsItsTenant(t *testing.T) {
+	r := newRig(t)
+	r.open(m{"session_id": "a", "tenant": "first"})
+	for _, body := range []m{{"tenant": "second", "reuse": true}, {"tenant": "second"}, {"tenant": "second", "attach": true}, {}} {
+		if got := r.do("DELETE", "/sessions/a", serviceToken, nil); got.status != 204 {
+			t.Fatalf("%d %s", got.status, got.body)
+		}
+		body["session_id"] = "a"
+		if s, _ := r.open(body); s.Tenant == nil || *s.Tenant != "first" {
+			t.Errorf("%v: %+v", body, s)
+		}
+	}
+}
+
 func TestAKeyOfAnotherFaceIsNoSession(t *testing.T) {
 	r := newRig(t)
 	if _, _, err := r.lifetimes.Host.Open(t.Context(), sandboxd.OpenRequest{Key: "theirs"}); err != nil {

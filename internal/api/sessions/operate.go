@@ -358,6 +358,10 @@ func (f *Face) edit(c *call) error {
 		case n > 1 && !everywhere:
 			return failed(fmt.Sprintf("String '%s' found %d times. Use replace_all=True to replace all, or provide more context.", from, n))
 		}
+		// Before it is made: many occurrences of a letter may become as many megabytes.
+		if size := int64(len(text)) + int64(n)*int64(len(to)-len(from)); size > max(w.most, int64(len(text))) {
+			return failed(overLimit(size, w.most))
+		}
 		at := resolved(p)
 		problem, err := w.store(ctx, at, []byte(strings.ReplaceAll(text, from, to)))
 		if err != nil {

@@ -1,6 +1,7 @@
 package sessions
 
 import (
+	"encoding/json"
 	"fmt"
 	"strings"
 	"sync"
@@ -95,6 +96,19 @@ func TestRunRefuses(t *testing.T) {
 	}
 	if got := r.do("POST", "/sessions/a/run", token, with("cwd", "/tmp")); got.status != 200 {
 		t.Errorf("%d %s", got.status, got.body)
+	}
+	// What is wrong in many places or with much is not repeated in all of them.
+	for name, body := range map[string]string{
+		"many numbers in argv":   `{"argv":[1` + strings.Repeat(",1", 1<<20) + `]}`,
+		"numbers in argv":        `{"argv":[1` + strings.Repeat(",1", 9000) + `]}`,
+		"many numbers in env":    `{"argv":["a"],"env":{"a":1` + strings.Repeat(`,"a":1`, 1<<20) + `}}`,
+		"many fields":            `{"a":1` + strings.Repeat(`,"a":1`, 1<<20) + `}`,
+		"much that is no answer": `{"a":"` + strings.Repeat("x", 8<<20) + `"}`,
+		"much that is no list":   `{"argv":"` + strings.Repeat("\u00e9", 1<<20) + `"}`,
+	} {
+		if got := r.do("POST", "/sessions/a/run", token, body); got.status != 422 || len(got.body) > 64<<10 || !json.Valid([]byte(got.body)) {
+			t.Errorf("%s: %d, %d bytes", name, got.status, len(got.body))
+		}
 	}
 	big := `{"argv":["` + strings.Repeat("x", runBody) + `"]}`
 	if got := r.do("POST", "/sessions/a/run", token, big); got.status != 413 {

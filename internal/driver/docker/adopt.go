@@ -105,7 +105,7 @@ func (d *Driver) adopt(ctx context.Context, e *environment, h handle) error {
 	if seen.State.Running {
 		if name := labels[labelNetwork]; name != "" {
 			if err := d.rejoin(name, e.id); err != nil {
-				return sandboxd.Wrap(sandboxd.ClassUnavailable, err, "the fence around sandboxes with a bridge cannot be seen to")
+				return d.endUnfenced(ctx, h.Container, err)
 			}
 		}
 		d.findRefusals(e, seen, true)
@@ -116,6 +116,17 @@ func (d *Driver) adopt(ctx context.Context, e *environment, h handle) error {
 		return d.commit(e, nil)
 	}
 	return &endedError{d.endingAtAdoption(seen, h)}
+}
+
+// endUnfenced ends what runs without a fence around it, which cannot be made: it must
+// not go on, and neither must a server be kept from starting by it.
+func (d *Driver) endUnfenced(ctx context.Context, id string, why error) error {
+	d.cfg.Log.Error("the fence around sandboxes with a bridge cannot be made; one is ended", "container", id, "err", why)
+	if err := d.engine.stop(ctx, id); err != nil && !isClass(err, sandboxd.ClassNotFound) {
+		return err
+	}
+	return &endedError{sandboxd.Ending{Cause: sandboxd.CauseStopped, At: time.Now().UTC(),
+		Message: "a server that was started found that it cannot keep sandboxes with a bridge apart, and ended it"}}
 }
 
 // endingAtAdoption says what is known of a container that ended while no server

@@ -7,6 +7,7 @@ import (
 	"crypto/sha256"
 	"encoding/base32"
 	"errors"
+	"maps"
 	"net"
 	"net/netip"
 	"os"
@@ -43,8 +44,9 @@ const (
 // gVisor is in the names of its OCI runtimes.
 const gVisor = "runsc"
 
-// fenceCheck is how often it is looked whether the fence stands.
-const fenceCheck = 5 * time.Second
+// fenceCheck is how often it is looked whether the fence stands, beside whenever the
+// kernel says that it was changed, which it does not say of what crosses a bridge.
+const fenceCheck = time.Second
 
 func newBridges(closed []netip.Prefix, data string) *bridges {
 	return &bridges{in: map[string]map[string]bool{}, refused: errNoBridge("the host does not allow it"),
@@ -135,7 +137,10 @@ func (d *Driver) entered(name, id string) {
 		b.in[name] = map[string]bool{}
 	}
 	b.in[name][id] = true
-	b.watch.Do(func() { d.work.Go(d.watchFence) })
+	b.watch.Do(func() {
+		d.work.Go(d.watchFence)
+		d.work.Go(d.lookAtFence)
+	})
 }
 
 // rejoin is join for an environment that an earlier server started.
@@ -144,11 +149,7 @@ func (d *Driver) rejoin(name, id string) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	d.entered(name, id)
-	stands, err := b.fence.Stands()
-	if err == nil && !stands {
-		err = b.fence.Raise()
-	}
-	return err
+	return b.fence.Raise()
 }
 
 // makeNetwork raises the fence and makes a network behind it, in this order.
@@ -157,17 +158,17 @@ func (d *Driver) makeNetwork(ctx context.Context, name string, spec sandboxd.Env
 		return sandboxd.Wrap(sandboxd.ClassUnavailable, err, "the fence around sandboxes with a bridge cannot be made").
 			WithHint("the server must be root in the engine's network namespace, and the kernel have nftables")
 	}
-	bridge := d.bridges.fence.Bridges + short(spec.Tenant, bridgeTenant)
-	no := false
-	err := d.engine.call(ctx, func(ctx context.Context) error {
-		_, err := d.engine.api.NetworkCreate(ctx, name, client.NetworkCreateOptions{Driver: "bridge", EnableIPv6: &no,
-			Options: map[string]string{"com.docker.network.bridge.name": bridge, "com.docker.network.bridge.enable_icc": "false",
-				"com.docker.network.bridge.enable_ip_masquerade": "true"},
-			Labels: map[string]string{labelID: spec.ID, labelData: d.data}})
-		return err
-	})
-	if isClass(err, sandboxd.ClassConflict) && strings.Contains(err.Error(), "already exists") {
-		err = nil // of an earlier server, which did not come to removing it
+	bridge, no := d.bridges.fence.Bridges+short(spec.Tenant, bridgeTenant), false
+	made := client.NetworkCreateOptions{Driver: "bridge", EnableIPv6: &no,
+		Options: map[string]string{"com.docker.network.bridge.name": bridge, "com.docker.network.bridge.enable_icc": "false",
+			"com.docker.network.bridge.enable_ip_masquerade": "true"},
+		Labels: map[string]string{labelID: spec.ID, labelData: d.data}}
+	there, err := d.networkThere(ctx, name, made)
+	if err == nil && !there {
+		err = d.engine.call(ctx, func(ctx context.Context) error {
+			_, err := d.engine.api.NetworkCreate(ctx, name, made)
+			return err
+		})
 	}
 	if err != nil {
 		return err
@@ -177,6 +178,31 @@ func (d *Driver) makeNetwork(ctx context.Context, name string, spec sandboxd.Env
 			WithHint("the server must run in the engine's network namespace"), d.removeNetwork(ctx, name))
 	}
 	return nil
+}
+
+// networkThere says whether the network is there, because an earlier server made it and
+// did not come to removing it. One that only has its name is refused, also beside ours,
+// which an engine may allow: the fence need not stand before it.
+func (d *Driver) networkThere(ctx context.Context, name string, made client.NetworkCreateOptions) (there bool, err error) {
+	var found client.NetworkListResult
+	err = d.engine.call(ctx, func(ctx context.Context) (err error) {
+		found, err = d.engine.api.NetworkList(ctx, client.NetworkListOptions{Filters: make(client.Filters).Add("name", name)})
+		return err
+	})
+	if err != nil {
+		return false, err
+	}
+	for _, n := range found.Items {
+		if n.Name != name {
+			continue // the engine looks for what has it in its name
+		}
+		if there || n.Labels[labelData] != d.data || n.Driver != made.Driver || n.EnableIPv6 || !maps.Equal(n.Options, made.Options) {
+			return false, sandboxd.Errorf(sandboxd.ClassUnavailable, "the engine has another network of the name %s", name).
+				WithHint("remove it: docker network rm %s", n.ID)
+		}
+		there = true
+	}
+	return there, nil
 }
 
 // leave notes that an environment is gone, and removes what nobody is in: networks,
@@ -226,7 +252,10 @@ func (d *Driver) sweep(ctx context.Context) error {
 	if left > 0 || len(found.Items) == 0 && !d.cfg.Bridge {
 		return nil
 	}
-	return d.bridges.fence.Lower()
+	if err := d.bridges.fence.Lower(); err != nil {
+		d.cfg.Log.Error("the fence is left, with nobody behind it", "err", err) // which keeps no sandbox from ending
+	}
+	return nil
 }
 
 func (d *Driver) removeNetwork(ctx context.Context, name string) error {
@@ -240,34 +269,33 @@ func (d *Driver) removeNetwork(ctx context.Context, name string) error {
 	return err
 }
 
-// watchFence puts the fence up again when somebody took it down, as by loading other
-// rules for the whole machine.
+// watchFence puts the fence up again when somebody took it down or changed it, as by
+// loading other rules for the whole machine.
 func (d *Driver) watchFence() {
+	if err := d.bridges.fence.Watch(d.ctx, d.mendFence); err != nil {
+		d.cfg.Log.Warn("the kernel does not say when the fence is changed; it is looked at every second", "err", err)
+	}
+}
+
+// lookAtFence does so for what the kernel does not tell of.
+func (d *Driver) lookAtFence() {
 	tick := time.NewTicker(fenceCheck)
 	defer tick.Stop()
 	for {
 		select {
 		case <-tick.C:
+			d.mendFence()
 		case <-d.ctx.Done():
 			return
 		}
-		d.mendFence()
 	}
 }
 
 func (d *Driver) mendFence() {
-	b := d.bridges
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if len(b.in) == 0 {
-		return
-	}
-	stands, err := b.fence.Stands()
-	if err == nil && !stands {
-		d.cfg.Log.Warn("the fence around sandboxes with a bridge was gone; it is made anew")
-		err = b.fence.Raise()
-	}
+	mended, err := d.bridges.fence.Mend()
 	if err != nil {
 		d.cfg.Log.Error("the fence around sandboxes with a bridge cannot be seen to", "err", err)
+	} else if mended {
+		d.cfg.Log.Warn("the fence around sandboxes with a bridge was gone or changed; it is made anew")
 	}
 }

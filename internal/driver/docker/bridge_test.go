@@ -3,6 +3,7 @@ package docker
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -21,6 +22,7 @@ import (
 	"sandboxd"
 	"sandboxd/internal/captest"
 	"sandboxd/internal/driver/docker/dockertest"
+	"sandboxd/internal/driver/docker/fence"
 	"sandboxd/internal/driver/initbin"
 )
 
@@ -180,11 +182,15 @@ func TestBridge(t *testing.T) {
 		}
 	}
 
-	// Somebody loads rules for the whole machine: the fence is up again.
-	if err := d.bridges.fence.Lower(); err != nil {
+	// Somebody loads rules for the whole machine: the fence is up again, and nobody asked.
+	if err := (&fence.Fence{Name: d.bridges.fence.Name}).Lower(); err != nil {
 		t.Fatal(err)
 	}
-	d.mendFence()
+	stands := func() bool {
+		stands, err := d.bridges.fence.Stands()
+		return stands && err == nil
+	}
+	until(t, "the fence stands again", stands)
 	if err := dialIn(here.space, worldMetadata+":80"); err != syscall.ECONNREFUSED {
 		t.Errorf("metadata after the fence was taken down: %v", err)
 	}
@@ -198,25 +204,49 @@ func TestBridge(t *testing.T) {
 		t.Errorf("one of the same tenant, after the machine's filter was taken off bridges: %v", err)
 	}
 
-	// The next server knows who is in which network.
-	d.Close()
-	d = open()
-	for _, spec := range []sandboxd.EnvironmentSpec{a, b} {
-		if err := d.Adopt(t.Context(), spec.ID, handles[spec.ID]); err != nil {
-			t.Fatal(err)
-		}
+	// The next server knows who is in which network. A network that only has the name of
+	// one of ours is not used.
+	name := d.networkName("green")
+	if _, err := own.Engine.API.NetworkCreate(t.Context(), name, client.NetworkCreateOptions{Driver: "bridge"}); err != nil {
+		t.Fatal(err)
 	}
-	for i, spec := range []sandboxd.EnvironmentSpec{a, b, c} {
+	green := newSpec(t, dir)
+	green.Image, green.Bridge, green.Tenant = image, true, "green"
+	if _, err := d.Start(t.Context(), green); !isClass(err, sandboxd.ClassUnavailable) || !strings.Contains(err.Error(), name) {
+		t.Errorf("in a network of somebody else: %v", err)
+	}
+	if _, err := own.Engine.API.NetworkRemove(t.Context(), name, client.NetworkRemoveOptions{}); err != nil {
+		t.Error(err)
+	}
+	d.Close()
+
+	// One that cannot make the fence ends what would run without, and starts.
+	unable := open()
+	unable.bridges.fence.Name = strings.Repeat("x", 1000)
+	var gone *sandboxd.Error
+	if err := unable.Adopt(t.Context(), c.ID, handles[c.ID]); !errors.As(err, &gone) || gone.Class != sandboxd.ClassGone || gone.Ending == nil || gone.Ending.Cause != sandboxd.CauseStopped {
+		t.Errorf("without a fence: %v", err)
+	}
+	if _, err := own.Engine.API.ContainerInspect(t.Context(), unable.containerName(c.ID), client.ContainerInspectOptions{}); err == nil {
+		t.Error("it runs without a fence")
+	}
+	unable.Close()
+
+	d = open()
+	if err := d.Adopt(t.Context(), a.ID, handles[a.ID]); err != nil {
+		t.Fatal(err)
+	}
+	for i, spec := range []sandboxd.EnvironmentSpec{a, b} {
 		if err := d.Stop(t.Context(), spec.ID); err != nil {
 			t.Fatal(err)
 		}
-		// The orphan's own is of an unknown owner until it is stopped.
-		if got := networksOf(t, own.Engine); len(got) != []int{2, 1, 0}[i] {
+		// That of the one that is not adopted is of an unknown owner until it is stopped.
+		if got := networksOf(t, own.Engine); len(got) != 1-i {
 			t.Errorf("after stop %d: %v", i+1, got)
 		}
 	}
-	if stands, err := d.bridges.fence.Stands(); stands || err != nil {
-		t.Errorf("the fence stands %v, %v", stands, err)
+	if stands() {
+		t.Error("the fence stands and nobody is behind it")
 	}
 }
 

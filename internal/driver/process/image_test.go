@@ -4,6 +4,7 @@ import (
 	"archive/tar"
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -130,7 +131,12 @@ func TestRootlessImage(t *testing.T) {
 func TestOddImages(t *testing.T) {
 	need(t)
 	program := proberOf(t)
+	many := []tar.Header{imageDir("etc")}
+	for i := range image.MaxNames - 2 { // beside etc and the program
+		many = append(many, imageLink(fmt.Sprint("top", i), strings.Repeat("x", 4000)), imageLink(fmt.Sprint("etc/name", i), strings.Repeat("x", 4000)))
+	}
 	for name, entries := range map[string][]tar.Header{
+		"as many and as long names as can be":      many,
 		"nothing but one program":                  nil,
 		"dev/null is a link to a file":             {imageDir("dev"), imageDir("etc"), imageLink("dev/null", "/etc/hosts")},
 		"dev/null is a file":                       {imageDir("dev"), imageFile("dev/null")},

@@ -44,7 +44,9 @@ func buildRoot(spec Spec) error {
 		return fmt.Errorf("open the source: %w", err)
 	}
 	defer unix.Close(source)
-	if err := unix.Mount("tmpfs", spec.Base, "tmpfs", unix.MS_NOSUID, "size=1m,nr_inodes=2k,mode=755"); err != nil {
+	// Room for what an image may have at its top and in its etc (image.MaxNames), each a link
+	// of the longest kind.
+	if err := unix.Mount("tmpfs", spec.Base, "tmpfs", unix.MS_NOSUID, "size=8m,nr_inodes=2k,mode=755"); err != nil {
 		return fmt.Errorf("mount the root: %w", err)
 	}
 	if err := unix.Chdir(spec.Base); err != nil {

@@ -10,6 +10,9 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"reflect"
+	"slices"
+	"sync"
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/binaryutil"
@@ -17,7 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Fence is the rules of one owner. Its methods may be used one at a time.
+// Fence is the rules of one owner. It is safe for concurrent use.
 type Fence struct {
 	Name    string         // of the table; each owner has its own
 	Bridges string         // what the names of the bridges begin with, and of no others
@@ -25,6 +28,9 @@ type Fence struct {
 	// Resolvers may be asked for names, by UDP and TCP on port 53, though they are in
 	// Closed.
 	Resolvers []netip.Addr
+
+	mu     sync.Mutex
+	raised bool // and not lowered since
 }
 
 // before the engine's chains, whose priority is 0, so that who is refused is told so.
@@ -46,40 +52,75 @@ const filtered = "/proc/sys/net/bridge/bridge-nf-call-iptables"
 
 // Raise makes the rules, in place of those that are there, in one step.
 func (f *Fence) Raise() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.raised = true // also when it fails: it is wanted
+	return f.raise()
+}
+
+// Mend makes the rules anew if they were raised, by this fence, and do not stand, and says
+// whether it did.
+func (f *Fence) Mend() (mended bool, err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if !f.raised {
+		return false, nil
+	}
+	stands, err := f.Stands()
+	if err != nil || stands {
+		return false, err
+	}
+	return true, f.raise()
+}
+
+func (f *Fence) raise() error {
 	if on, err := os.ReadFile(filtered); err == nil && string(on) == "0\n" {
 		if err := os.WriteFile(filtered, []byte("1"), 0); err != nil {
 			return err
 		}
 	}
 	return f.change(func(c *nftables.Conn) {
-		table := &nftables.Table{Name: f.Name, Family: nftables.TableFamilyINet}
+		table := f.table()
 		c.AddTable(table) // so that there is one to remove
 		c.DelTable(table)
 		c.AddTable(table)
-		add := func(chain *nftables.Chain, rules []rule) {
-			for _, r := range rules {
+		for _, chain := range chains(table) {
+			c.AddChain(chain)
+		}
+		for _, chain := range chains(table) {
+			for _, r := range f.rules(chain.Name) {
 				c.AddRule(&nftables.Rule{Table: table, Chain: chain, Exprs: r})
 			}
 		}
-		add(c.AddChain(&nftables.Chain{Name: refuse, Table: table}), f.rules(refuse))
-		for name, place := range map[string]*nftables.ChainHook{forward: nftables.ChainHookForward, input: nftables.ChainHookInput} {
-			add(c.AddChain(&nftables.Chain{Name: name, Table: table, Type: nftables.ChainTypeFilter, Hooknum: place,
-				Priority: nftables.ChainPriorityRef(before)}), f.rules(name))
-		}
 	})
+}
+
+func (f *Fence) table() *nftables.Table {
+	return &nftables.Table{Name: f.Name, Family: nftables.TableFamilyINet}
+}
+
+// chains are those of the table, without their rules.
+func chains(table *nftables.Table) []*nftables.Chain {
+	at := func(name string, hook *nftables.ChainHook) *nftables.Chain {
+		return &nftables.Chain{Name: name, Table: table, Type: nftables.ChainTypeFilter, Hooknum: hook, Priority: nftables.ChainPriorityRef(before)}
+	}
+	return []*nftables.Chain{{Name: refuse, Table: table}, at(forward, nftables.ChainHookForward), at(input, nftables.ChainHookInput)}
 }
 
 // Lower removes the rules; none there is no error.
 func (f *Fence) Lower() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.raised = false
 	return f.change(func(c *nftables.Conn) {
-		table := &nftables.Table{Name: f.Name, Family: nftables.TableFamilyINet}
-		c.AddTable(table)
-		c.DelTable(table)
+		c.AddTable(f.table())
+		c.DelTable(f.table())
 	})
 }
 
-// Stands says whether every rule is there and sees what crosses a bridge. Somebody may
-// have cleared all tables, or taken the rules off bridges.
+// Stands says whether every rule is there as it was made, where it was made, and sees
+// what crosses a bridge. Somebody may have cleared all tables, changed one rule of this
+// one or put it to sleep, or taken the rules off bridges.
 func (f *Fence) Stands() (bool, error) {
 	if on, err := os.ReadFile(filtered); err == nil && string(on) == "0\n" {
 		return false, nil
@@ -88,17 +129,31 @@ func (f *Fence) Stands() (bool, error) {
 	if err != nil {
 		return false, f.explain(err)
 	}
-	table := &nftables.Table{Name: f.Name, Family: nftables.TableFamilyINet}
-	for _, name := range []string{forward, input, refuse} {
-		want := len(f.rules(name))
-		rules, err := c.GetRules(table, &nftables.Chain{Name: name, Table: table})
-		if errors.Is(err, os.ErrNotExist) {
+	stands, err := f.found(c)
+	if errors.Is(err, os.ErrNotExist) {
+		return false, nil
+	}
+	return stands, f.explain(err)
+}
+
+func (f *Fence) found(c *nftables.Conn) (bool, error) {
+	table, err := c.ListTableOfFamily(f.Name, nftables.TableFamilyINet)
+	if err != nil || table.Flags != 0 {
+		return false, err
+	}
+	for _, want := range chains(f.table()) {
+		is, err := c.ListChain(table, want.Name)
+		if err != nil {
+			return false, err
+		}
+		if is.Type != want.Type || !reflect.DeepEqual(is.Hooknum, want.Hooknum) || !reflect.DeepEqual(is.Priority, want.Priority) {
 			return false, nil
 		}
+		rules, err := c.GetRules(table, want)
 		if err != nil {
-			return false, f.explain(err)
+			return false, err
 		}
-		if len(rules) != want {
+		if !slices.EqualFunc(rules, f.rules(want.Name), func(is *nftables.Rule, want rule) bool { return reflect.DeepEqual(is.Exprs, want) }) {
 			return false, nil
 		}
 	}
