@@ -40,6 +40,8 @@ func routes() []route {
 		{op("GET", box+"/holds", "list-holds", "List the holds in force"), typed((*face).holds)},
 		{op("POST", box+"/holds", "hold", "Keep the sandbox awake for a time; the id of a hold that is there replaces it"), typed((*face).hold)},
 		{op("DELETE", box+"/holds/{hold}", "release", "End a hold; one that is not there is no error"), typed((*face).release)},
+		{op("GET", box+"/variables", "list-variables", "List the names of the variables that every command gets"), typed((*face).variableNames)},
+		{op("PUT", box+"/variables", "set-variables", "Replace the variables that every command gets from now on"), typed((*face).setVariables)},
 		{op("GET", box+"/resources", "resources", "What the processes of the sandbox use now"), typed((*face).resources)},
 		{op("GET", "/v1/policy", "get-policy", "What sandboxes may have, and how long what nobody uses lasts"), typed((*face).policy)},
 		{op("PUT", "/v1/policy", "change-policy", "Change the policy: "+policyDoc), raw((*face).changePolicy, spec{

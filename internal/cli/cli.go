@@ -204,6 +204,7 @@ type grammar struct {
 	Stop       stopCmd       `cmd:"" help:"Stop sandboxes and keep their files, or stop one command."`
 	Rm         rmCmd         `cmd:"" help:"Delete sandboxes with their files."`
 	Close      closeCmd      `cmd:"" help:"Close sandboxes: only their files stay."`
+	Env        envCmd        `cmd:"" help:"Replace the variables of a sandbox, or list their names."`
 	Hold       holdCmd       `cmd:"" help:"Keep a sandbox awake for a time."`
 	Policy     policyCmd     `cmd:"" help:"Show or change what sandboxes may have and how long they last."`
 	MCP        mcpCmd        `cmd:"" name:"mcp" help:"Serve MCP on stdin and stdout: one sandbox for one agent."`

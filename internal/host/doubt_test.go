@@ -179,8 +179,8 @@ func TestVariablesThatWereLost(t *testing.T) {
 			if rec, err := cfg.Store.Get(t.Context(), sb.ID); err != nil || rec.Env["A"] != "1" {
 				t.Errorf("%s, life %d: %v, %v", face, life, rec.Env, err)
 			}
-			if _, env := h.up(sb.ID); env.vars["A"] != "1" {
-				t.Errorf("%s, life %d: commands get %v", face, life, env.vars)
+			if _, env := h.up(sb.ID); (*env.vars.Load())["A"] != "1" {
+				t.Errorf("%s, life %d: commands get %v", face, life, *env.vars.Load())
 			}
 			other := sandboxd.OpenRequest{Key: req.Key, Env: map[string]string{"A": "2"}}
 			if _, _, err := h.Open(t.Context(), other); sandboxd.ClassOf(err) != sandboxd.ClassConflict {

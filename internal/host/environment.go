@@ -21,7 +21,7 @@ type environment struct {
 	b          *box
 	generation int64
 	nonce      string
-	vars       map[string]string
+	vars       atomic.Pointer[map[string]string]
 	gate       *egress.Gate // nil without a network
 	limits     atomic.Pointer[sandboxd.Limits]
 
@@ -45,9 +45,11 @@ func newEnvironment(b *box, rec sandboxd.SandboxRecord) (*environment, error) {
 		return nil, err
 	}
 	env := &environment{
-		b: b, generation: rec.Generation, nonce: rec.Nonce, vars: b.h.varsOf(rec), gate: gate,
+		b: b, generation: rec.Generation, nonce: rec.Nonce, gate: gate,
 		up: make(chan struct{}), gone: make(chan struct{}), commands: map[string]*command{},
 	}
+	vars := b.h.varsOf(rec)
+	env.vars.Store(&vars)
 	env.limits.Store(&rec.Limits)
 	env.ctx, env.detach = context.WithCancel(b.h.ctx)
 	return env, nil
@@ -303,7 +305,7 @@ func (e *environment) environ(spec sandboxd.CommandSpec) []string {
 	for k, v := range e.imageVars() {
 		all[k] = v
 	}
-	for _, m := range []map[string]string{e.networkVars(), e.vars, spec.Env} {
+	for _, m := range []map[string]string{e.networkVars(), *e.vars.Load(), spec.Env} {
 		for k, v := range m {
 			all[k] = v
 		}

@@ -182,7 +182,7 @@ func TestHostOfAnOrdinaryUser(t *testing.T) {
 	if !captest.Rootless(t, usable, detail) {
 		return
 	}
-	hosttest.Run(t, hosttest.Harness{Program: hosttest.ShellPrograms, New: func(t *testing.T, places int) sandboxd.Host {
+	hosttest.Run(t, hosttest.Harness{Program: hosttest.ShellPrograms, FixedLimits: true, New: func(t *testing.T, places int) sandboxd.Host {
 		return remote(t, places, control, processDriver)
 	}})
 }
@@ -207,7 +207,7 @@ func TestEmbeddedHostOverContainers(t *testing.T) {
 }
 
 func TestClientOverContainersUnderGVisor(t *testing.T) {
-	hosttest.Run(t, hosttest.Harness{Program: hosttest.ShellPrograms, New: func(t *testing.T, places int) sandboxd.Host {
+	hosttest.Run(t, hosttest.Harness{Program: hosttest.ShellPrograms, FixedLimits: true, New: func(t *testing.T, places int) sandboxd.Host {
 		return remote(t, places, control, dockerDriver("runsc"))
 	}})
 }

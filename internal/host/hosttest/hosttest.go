@@ -28,6 +28,8 @@ type Harness struct {
 	// listen PORT MODE [ADDRESS] (see listenScript).
 	// Nil passes them as they are.
 	Program func(name string, args ...string) []string
+	// FixedLimits says that the driver cannot change the limits of what runs.
+	FixedLimits bool
 }
 
 // ShellPrograms is Harness.Program for drivers that run real programs.
@@ -60,7 +62,7 @@ func Run(t *testing.T, harness Harness) {
 	groups := []struct {
 		name  string
 		cases []testCase
-	}{{"lifecycle", lifecycleCases}, {"commands", commandCases}, {"files", fileCases}, {"network", networkCases}, {"ports", portCases}, {"lifetimes", lifetimeCases}}
+	}{{"lifecycle", lifecycleCases}, {"commands", commandCases}, {"files", fileCases}, {"network", networkCases}, {"ports", portCases}, {"lifetimes", lifetimeCases}, {"variables", variableCases}}
 	for _, group := range groups {
 		t.Run(group.name, func(t *testing.T) {
 			for _, tc := range group.cases {
@@ -71,7 +73,7 @@ func Run(t *testing.T, harness Harness) {
 					if places == 0 {
 						places = 20
 					}
-					tc.run(&suite{T: t, ctx: ctx, host: harness.New(t, places), program: harness.Program})
+					tc.run(&suite{T: t, ctx: ctx, host: harness.New(t, places), program: harness.Program, fixedLimits: harness.FixedLimits})
 				})
 			}
 		})
@@ -90,6 +92,8 @@ type suite struct {
 	ctx     context.Context
 	host    sandboxd.Host
 	program func(name string, args ...string) []string
+
+	fixedLimits bool
 }
 
 // must fails the test on an error.
