@@ -98,6 +98,7 @@ func (s *shop) serve(args ...string) {
 		s.Fatal(err)
 	}
 	s.Cleanup(func() {
+		s.deleteAll()
 		s.c.Close()
 		if err := s.p.End(syscall.SIGINT); err != nil {
 			s.Error(err)
@@ -106,6 +107,28 @@ func (s *shop) serve(args ...string) {
 			s.Error(log)
 		}
 	})
+}
+
+// deleteAll deletes what was opened, and waits until it is gone: containers that are kept
+// for what was installed in them outlive the server.
+func (s *shop) deleteAll() {
+	s.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	list, err := s.c.List(ctx, "")
+	if err != nil {
+		s.Error(err)
+		return
+	}
+	for _, sb := range list {
+		if err := s.c.Delete(ctx, sb.ID); err != nil && sandboxd.ClassOf(err) != sandboxd.ClassGone {
+			s.Error(err)
+		}
+		server.Until(s.T, "the container of "+sb.Key+" is gone", 20*time.Second, func() bool {
+			found, err := s.e.API.ContainerList(ctx, moby.ContainerListOptions{All: true, Filters: make(moby.Filters).Add("label", "sandboxd="+sb.ID)})
+			return err == nil && len(found.Items) == 0
+		})
+	}
 }
 
 func (s *shop) runtime(name string) sandboxd.Runtime {

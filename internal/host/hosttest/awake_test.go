@@ -90,7 +90,15 @@ with open("f", "wb", buffering=0) as f:
 			if err != nil {
 				t.Fatal(err)
 			}
-			defer h.Delete(context.Background(), sb.ID)
+			defer func() {
+				// A delete goes on after its answer, and the host is closed soon.
+				if _, err := h.Stop(context.Background(), sb.ID); err != nil {
+					t.Error(err)
+				}
+				if err := h.Delete(context.Background(), sb.ID); err != nil {
+					t.Error(err)
+				}
+			}()
 			none := sandboxd.Seconds(0)
 			cmd, _, err := h.StartCommand(ctx, sb.ID, sandboxd.CommandSpec{Argv: tc.argv, Background: true, TimeoutS: &none})
 			if err != nil {
