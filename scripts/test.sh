@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Everything: set-up, build, all tests, fuzzing for a bounded time, and that the
 # tree is as clean as before. The settings:
-#   FUZZTIME              of each fuzz target, default 60s in CI and 5s elsewhere
+#   FUZZTIME              of each fuzz target, default 20s in CI and 5s elsewhere
 #   SANDBOXD_TEST_EXPECT  capabilities that must be there, default all as root
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -57,7 +57,7 @@ model_dir=$scratch
 [ ! -w /dev/shm ] || model_dir=/dev/shm
 TMPDIR=$model_dir go test -count=1 -timeout 20m -run '^TestModel$' -v ./internal/host -rapid.checks=10000 -rapid.nofailfile || status=1
 
-echo "== fuzz, ${FUZZTIME:=$([ "${CI:-}" = true ] && echo 60s || echo 5s)} each"
+echo "== fuzz, ${FUZZTIME:=$([ "${CI:-}" = true ] && echo 20s || echo 5s)} each"
 fuzzed=0
 for package in $(go list ./...); do
 	# A package without tests lists nothing; one that does not compile has failed above.
