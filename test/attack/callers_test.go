@@ -35,12 +35,13 @@ func (s *target) routes() []route {
 		"/v1/sandboxes/{id}/files/rename": `{"from":"a","to":"b"}`, "/v1/sandboxes/{id}/files/edit": `{"path":"a","old":"a","new":"b"}`,
 		"/v1/sandboxes/{id}/files/read": `{"items":[{"path":"a"}]}`, "/v1/sandboxes/{id}/files/write": `{"items":[{"path":"a","text":"b"}]}`,
 		"/v1/sandboxes/{id}/commands/{cid}/stop": `{"grace_s":0}`, "/v1/sandboxes/{id}/holds": `{"for_s":1}`,
+		"/v1/sandboxes/{id}/variables": `{"env":{}}`,
 	}
 	var all []route
 	for path, operations := range document.Paths {
 		for method := range operations {
 			r := route{method: strings.ToUpper(method), path: path}
-			if r.method == "POST" {
+			if r.method == "POST" || r.method == "PUT" {
 				r.body = bodies[path]
 			}
 			all = append(all, r)
