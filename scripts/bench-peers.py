@@ -87,7 +87,7 @@ class Service:
             raise SystemExit(f"{name} did not start:\n{self.log.read()[-3000:]}")
         self.http = httpx.AsyncClient(headers={"X-Sandbox-Token": TOKEN}, limits=httpx.Limits(max_connections=200), timeout=120)
         self.idle = self.pss()
-        self.failed = []
+        self.failed, self.open = [], {}
 
     def pss(self):
         """Memory of the service's process, in MiB."""
@@ -99,6 +99,7 @@ class Service:
         return capability.backend(ref) if ref else capability.backend()
 
     async def purge(self, backend):
+        self.open.pop(backend.ref.id, None)
         await self.http.delete(f"{self.url}/sessions/{backend.ref.id}?purge=true")
 
     def close(self):
@@ -119,6 +120,7 @@ async def took(awaitable):
 async def opened(s):
     backend = s.backend(f"bench-{uuid.uuid4().hex[:12]}")
     ms, result = await took(backend.run(["true"]))
+    s.open[backend.ref.id] = backend
     assert result.exit_code == 0, result
     return ms, backend
 
@@ -187,7 +189,8 @@ async def step_many(s):
     """40 commands at once"""
     _, backend = await opened(s)
     ms, results = await took(asyncio.gather(*(backend.run(["sh", "-c", f"echo {i}"]) for i in range(40))))
-    assert [r.stdout for r in results] == [f"{i}\n" for i in range(40)]
+    wrong = {i: (r.exit_code, r.stdout, r.stderr) for i, r in enumerate(results) if r.stdout != f"{i}\n"}
+    assert not wrong, f"{len(wrong)} of 40 have another output, one of them {next(iter(wrong.values()))}"
     await s.purge(backend)
     return ms
 
@@ -229,38 +232,44 @@ STEPS = [step_open, step_attach, step_run, step_run_slowest, step_write, step_re
 
 
 async def measure(services, rounds):
-    """Samples by step and service; a service that fails a step has none of it, and says why."""
+    """Samples by step and service, None for one that failed, which is told."""
     samples = {(step, s.name): [] for step in STEPS for s in services}
     for step in STEPS:
         for _ in range(rounds):
             for s in [*services, *reversed(services)]:
-                if (step, s.name) not in samples:
-                    continue
                 try:
                     samples[step, s.name].append(await step(s))
                 except Exception as error:  # whatever it is, it is shown
-                    s.failed.append(f"{step.__doc__}: {type(error).__name__}: {str(error)[:300]}")
-                    del samples[step, s.name]
-        print(step.__doc__, {s.name: round(statistics.median(samples[step, s.name]), 1) for s in services if samples.get((step, s.name))}, flush=True)
+                    samples[step, s.name].append(None)
+                    s.failed.append(f"{step.__doc__}: {type(error).__name__}: {str(error).splitlines()[0][:300]}")
+                    for backend in list(s.open.values()):
+                        await s.purge(backend)
+        print(step.__doc__, {s.name: cell(samples[step, s.name]) for s in services}, flush=True)
     for s in services:
         await s.http.aclose()
     return samples
+
+
+def cell(samples):
+    good = [ms for ms in samples if ms is not None]
+    if not good:
+        return "failed"
+    text = f"{statistics.median(good):.1f}"
+    if len(good) < len(samples):
+        text += f" ({len(samples) - len(good)} of {len(samples)} failed)"
+    return text
 
 
 def table(services, samples):
     theirs, *ours = services
     lines = ["| step, ms | " + theirs.name + " | " + " | ".join(f"{s.name} | ratio" for s in ours) + " |", "|---" * (2 + 2 * len(ours)) + "|"]
     for step in STEPS:
-        base = samples.get((step, theirs.name))
-        cells = [f"{statistics.median(base):.1f}" if base else "failed"]
+        base = samples[step, theirs.name]
+        cells = [cell(base)]
         for s in ours:
-            own = samples.get((step, s.name))
-            cells.append(f"{statistics.median(own):.1f}" if own else "failed")
-            if base and own:
-                ratios = [o / b for o, b in zip(own, base)]
-                cells.append(f"{statistics.median(ratios):.2f}x ({min(ratios):.2f} to {max(ratios):.2f})")
-            else:
-                cells.append("-")
+            own = samples[step, s.name]
+            ratios = [o / b for o, b in zip(own, base) if o is not None and b is not None]
+            cells += [cell(own), f"{statistics.median(ratios):.2f}x ({min(ratios):.2f} to {max(ratios):.2f})" if ratios else "-"]
         lines.append(f"| {step.__doc__} | " + " | ".join(cells) + " |")
     memory = [f"{theirs.idle:.0f}, {theirs.pss():.0f}"]
     for s in ours:
