@@ -94,7 +94,9 @@ func newChild(path string, spec wire.Start, stdio [3]int, groups []int) (*child,
 	return c, nil
 }
 
-// fork starts the process and answers its pid once it runs its program.
+// fork starts the process and answers its pid once it runs its program. One that fails is
+// gone when this returns: unreaped it would be seen, and count among the processes of the
+// sandbox, by whoever was told that nothing started. The caller keeps the reaper away.
 func (c *child) fork() (int, error) {
 	pid, errno := c.clone()
 	runtime.KeepAlive(c)
@@ -102,7 +104,12 @@ func (c *child) fork() (int, error) {
 		return 0, fmt.Errorf("fork: %w", syscall.Errno(errno))
 	}
 	if c.failed != 0 {
-		return 0, c.explain(c.step, c.failed) // the reaper collects it
+		for {
+			if _, err := unix.Wait4(int(pid), nil, 0, nil); err != unix.EINTR {
+				break
+			}
+		}
+		return 0, c.explain(c.step, c.failed)
 	}
 	return int(pid), nil
 }

@@ -142,13 +142,13 @@ func (s *Spawner) Spawn(spec wire.Start, groups []int) (inside.Process, error) {
 		s.children[pid] = p
 	}
 	s.mu.Unlock()
-	select {
-	case s.born <- struct{}{}: // also after a failed one: what it forked is to be reaped
-	default:
-	}
 	if err != nil {
 		p.abandon()
 		return nil, err
+	}
+	select {
+	case s.born <- struct{}{}:
+	default:
 	}
 	return p, nil
 }
