@@ -9,6 +9,7 @@ import (
 	"runtime/debug"
 
 	"sandboxd/internal/cli"
+	"sandboxd/internal/pdftext"
 )
 
 // Process is what the program gets from its caller.
@@ -19,6 +20,9 @@ var Version = "dev"
 
 // Main runs one command line and returns the exit code.
 func Main(ctx context.Context, p Process) int {
+	if len(p.Args) > 0 && p.Args[0] == pdftext.Argument {
+		pdftext.Main() // for a server, which does not parse such files itself
+	}
 	return cli.Main(ctx, p, cli.Roles{Version: version, Serve: serve, Host: serveHost, Doctor: doctor, Selftest: runSelftest, Prepare: prepare,
 		CheckRuntimes: checkRuntimes, PrintRuntimes: printRuntimes})
 }

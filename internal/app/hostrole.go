@@ -9,6 +9,7 @@ import (
 	"sandboxd/internal/api/hostlistener"
 	"sandboxd/internal/app/datadir"
 	"sandboxd/internal/cli"
+	"sandboxd/internal/pdftext"
 )
 
 // serveHost is a server with the host listener alone: the machine of a control elsewhere,
@@ -26,7 +27,7 @@ func (s *server) openHostListener(ctx context.Context, dir *datadir.Dir, key, ho
 	}
 	_, keeps := s.drivers[0].(sandboxd.Keeper) // a session names no driver
 	addr, err := listen(ctx, s.o.HostListen, hostlistener.New(hostlistener.Config{Machine: s.host, Sessions: s.sessions, Token: hostToken, OtherToken: key,
-		SessionKey: sessionKey, Ready: s.ready, Version: Version, Roles: roles, Prewarm: s.o.Prewarm, Keeps: keeps, Log: s.log}), s.opened, s.failed)
+		SessionKey: sessionKey, Ready: s.ready, Version: Version, Roles: roles, Prewarm: s.o.Prewarm, Keeps: keeps, PDF: pdftext.Extract, Log: s.log}), s.opened, s.failed)
 	if err != nil {
 		return err
 	}

@@ -57,6 +57,7 @@ var floors = []struct {
 	{"internal/host/hosttest/...", []string{".", "internal/captest", "internal/host/hosttest/..."}, "the suite of both hosts knows the contract only"},
 	{"internal/host/...", []string{".", "internal/failpoint", "internal/pace", "internal/clock", "internal/admission", "internal/policy", "internal/pressure", "internal/guest", "internal/guest/wire", "internal/egress", "internal/image", "internal/journal/...", "internal/workspace/...", "internal/host/..."}, "the role asks for drivers and stores by interface"},
 	{"internal/excerpt", nil, "both ends of a text, for every face that shows one"},
+	{"internal/pdftext", []string{"."}, "mechanism: parses in a process of its own"},
 	{"internal/api/...", []string{".", "internal/excerpt", "internal/relay", "internal/api/..."}, "a face decodes, asks, encodes"},
 	{"internal/follow", []string{"."}, "what a client does with any Host"},
 	{"internal/selftest", []string{".", "internal/follow", "internal/isolate/prober/act"}, "judges what holds through any Host, and knows no driver"},

@@ -43,6 +43,7 @@ type Config struct {
 	Roles   []string
 	Prewarm bool // see sessions.Config
 	Keeps   bool // see sessions.Config
+	PDF     func(ctx context.Context, file []byte) (string, error)
 	Log     *slog.Logger
 }
 
@@ -77,7 +78,7 @@ func New(cfg Config) *Listener {
 		// Every request needs a secret that no page of another origin has.
 		AnyHost: true})
 	l.sessions = sessions.New(sessions.Config{Host: l.machine, Lifetimes: l.machine, Sessions: cfg.Sessions, Token: cfg.Token, Key: cfg.SessionKey,
-		Version: cfg.Version, Roles: cfg.Roles, Prewarm: cfg.Prewarm, Keeps: cfg.Keeps, Routes: Routes, Log: cfg.Log})
+		Version: cfg.Version, Roles: cfg.Roles, Prewarm: cfg.Prewarm, Keeps: cfg.Keeps, PDF: cfg.PDF, Routes: Routes, Log: cfg.Log})
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /readyz", l.ready)
 	mux.HandleFunc("POST /drain", l.drain)

@@ -317,7 +317,7 @@ func (f *Face) storedRead(c *call) error {
 	if err != nil {
 		return err
 	}
-	text, err := textOf(p, data)
+	text, err := f.textOf(c.ctx(), p, data)
 	if err != nil {
 		return refuse(http.StatusBadRequest, err.Error())
 	}

@@ -2,6 +2,7 @@ package sessions
 
 import (
 	"bytes"
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -14,18 +15,17 @@ import (
 // linesDefault is how many lines a read of text answers unless it is told.
 const linesDefault = 2000
 
-var (
-	errBinary = errors.New("[Binary File]")
-	// The parsers of that format are too large and too often wrong to be let near what a
-	// sandbox wrote, in the one process that is root.
-	errPDF = errors.New("Failed to parse PDF: this host does not extract text from a PDF. Read its bytes, or run pdftotext in the sandbox.") //nolint:staticcheck // the wire's text
-)
+var errBinary = errors.New("[Binary File]")
 
 // textOf is the content of a file as text, by what its name says that it is.
-func textOf(name string, data []byte) (string, error) {
+func (f *Face) textOf(ctx context.Context, name string, data []byte) (string, error) {
 	ext := strings.TrimPrefix(strings.ToLower(path.Ext(name)), ".")
 	if ext == "pdf" {
-		return "", errPDF
+		text, err := f.cfg.PDF(ctx, data)
+		if err != nil {
+			return "", fmt.Errorf("Failed to parse PDF: %s", publicText(err)) //nolint:staticcheck // the wire's text
+		}
+		return text, nil
 	}
 	text, certain := guessed(data)
 	if certain || textual[ext] {

@@ -24,6 +24,15 @@ import (
 
 func TestMain(m *testing.M) { leaktest.Main(m) }
 
+// textOfPDF stands for what parses one in a process of its own.
+func textOfPDF(_ context.Context, file []byte) (string, error) {
+	text, ok := strings.CutPrefix(string(file), "%PDF-1.7\n")
+	if !ok {
+		return "", sandboxd.Errorf(sandboxd.ClassInvalid, "it is damaged")
+	}
+	return text, nil
+}
+
 // lifetimes is a host whose lifetimes are what a test says. It counts openings as a host
 // does and has no clocks.
 type lifetimes struct {
@@ -249,7 +258,7 @@ func (w *world) pass(d time.Duration) {
 }
 
 func (w *world) face(change ...func(*Config)) *Face {
-	cfg := Config{Host: w.lifetimes, Lifetimes: w.lifetimes, Sessions: w.store, Token: serviceToken, Key: []byte(testKey), Version: "test",
+	cfg := Config{PDF: textOfPDF, Host: w.lifetimes, Lifetimes: w.lifetimes, Sessions: w.store, Token: serviceToken, Key: []byte(testKey), Version: "test",
 		Routes: []string{"/readyz"}, Clock: w.time}
 	for _, c := range change {
 		c(&cfg)

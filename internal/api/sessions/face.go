@@ -47,6 +47,9 @@ type Config struct {
 	Prewarm bool
 	// Keeps says that the driver that sessions use keeps what was installed in a writable root.
 	Keeps bool
+	// PDF answers the text of a PDF file; ClassInvalid when it has none. It must not parse
+	// it in this process: whoever wrote the file is in a sandbox.
+	PDF func(ctx context.Context, file []byte) (string, error)
 	// Clock is nil for time.Now.
 	Clock func() time.Time
 	// Log takes one line a request, and the causes of errors. Nil discards.

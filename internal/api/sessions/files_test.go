@@ -68,6 +68,7 @@ func TestArchive(t *testing.T) {
 	r.put(dir, "binary", "\x00\x01\x02\x80\x81\xff\xfe\x00")
 	r.put(dir, "bom.md", "\xef\xbb\xbfhello")
 	r.put(dir, "report.PDF", "%PDF-1.7")
+	r.put(dir, "good.pdf", "%PDF-1.7\nTitle: A report\n--- Page 1 ---\ntext")
 	r.put(dir, "big", strings.Repeat("x", 101))
 	r.policy.MaxReadBytes = 100
 	for name, target := range map[string]string{"out": "/etc/passwd", "dangling": "nowhere", "in": "/workspace/uploads/b.txt", "up": "../..", "uploads/dirlink": ".."} {
@@ -104,7 +105,8 @@ func TestArchive(t *testing.T) {
 		{"read", m{"path": "latin"}, 200, `{"content":"Größe"}`},
 		{"read", m{"path": "bom.md"}, 200, `{"content":"hello"}`},
 		{"read", m{"path": "binary"}, 400, `{"detail":"[Binary File]"}`},
-		{"read", m{"path": "report.PDF"}, 400, `{"detail":"` + errPDF.Error() + `"}`},
+		{"read", m{"path": "report.PDF"}, 400, `{"detail":"Failed to parse PDF: it is damaged"}`},
+		{"read", m{"path": "good.pdf", "offset": 1}, 200, `{"content":"--- Page 1 ---\ntext"}`},
 		{"read", m{"path": "big"}, 400, `{"detail":"File is 101 bytes, over the 100-byte read limit"}`},
 		{"read", m{"path": "out"}, 400, `{"detail":"Path 'out' is outside the workspace"}`},
 		{"read", m{"path": "dangling"}, 404, `{"detail":"No such file: dangling"}`},

@@ -225,7 +225,7 @@ func (f *Face) read(c *call) error {
 		case err != nil:
 			return err
 		default:
-			text, err := textOf(p, data)
+			text, err := f.textOf(ctx, p, data)
 			if err != nil {
 				content = "[Error: " + err.Error() + "]"
 			} else {
@@ -347,7 +347,7 @@ func (f *Face) edit(c *call) error {
 		case err != nil:
 			return err
 		}
-		text, err := textOf(p, data)
+		text, err := f.textOf(ctx, p, data)
 		if err != nil {
 			return failed(err.Error())
 		}

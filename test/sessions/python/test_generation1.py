@@ -1,6 +1,7 @@
 """The first generation: RemoteSandbox and WorkspaceArchive, as published."""
 
 import base64
+import pathlib
 import threading
 
 import pytest
@@ -79,6 +80,9 @@ def test_c3_stored_files(restart):
     raw = b"\x89PNG\r\n\x1a\n\x00\xff"
     box.write("uploads/chart.png", raw)
     box.write("uploads/notes.md", "# notes\nline\n")
+    pdf = (pathlib.Path(__file__).parent / "report.pdf").read_bytes()
+    box.write("report.pdf", pdf)
+    box.write("cut.pdf", pdf[:300])
     box.execute("ln -s /etc/passwd uploads/planted; ln -s ../.. uploads/up; head -c 9000000 /dev/zero > uploads/big")
     restart()
     for closed in (False, True):
@@ -89,6 +93,9 @@ def test_c3_stored_files(restart):
         assert all(r["modified_at"].endswith("+00:00") for r in rows)
         assert archive.read("stored", "/workspace/uploads/notes.md") == "# notes\nline"
         assert archive.read_bytes("stored", "uploads/chart.png") == raw
+        assert archive.read("stored", "report.pdf") == "Title: A report\n\n--- Page 1 ---\nFirst line\nsecond"
+        with pytest.raises(WorkspaceArchiveError, match="Failed to parse PDF: "):
+            archive.read("stored", "cut.pdf")
         for path, status, text in [
             ("uploads/planted", 400, "outside the workspace"),
             ("uploads/up", 400, "outside the workspace"),
