@@ -374,12 +374,23 @@ func (w *modelWorld) matches(m model) bool {
 		return false
 	}
 	_, err = f.Stat(w.ctx, "f")
+	if class := classOf(err); class != "" && class != sandboxd.ClassNotFound {
+		w.t.Fatalf("whether there is a file: %v, on a host that shows %s", err, w.describe())
+	}
 	return (err == nil) == (m.file != "")
 }
 
 func (w *modelWorld) describe() string {
 	sb, ok := w.present()
-	return fmt.Sprintf("present=%v state=%s generation=%d ending=%+v", ok, sb.State, sb.Generation, sb.LastEnding)
+	text := fmt.Sprintf("present=%v state=%s generation=%d open=%v ending=%+v", ok, sb.State, sb.Generation, sb.Open, sb.LastEnding)
+	if ok {
+		f, err := w.host.Files(w.ctx, sb.ID)
+		if err == nil {
+			_, err = f.Stat(w.ctx, "f")
+		}
+		text += fmt.Sprintf(" file: %v", err)
+	}
+	return text
 }
 
 func classOf(err error) sandboxd.Class {

@@ -44,6 +44,7 @@ type lifetimes struct {
 	used   sandboxd.SandboxUsage
 	opens  func()            // before an opening is done
 	refuse error             // what an opening fails with
+	wakes  error             // what a start, and a command that needs one, fails with
 	root   string            // of the runtime python
 	names  map[string]string // runtimes of sandboxes, by id
 }
@@ -139,6 +140,9 @@ func (l *lifetimes) List(ctx context.Context, key string) ([]sandboxd.Sandbox, e
 }
 
 func (l *lifetimes) Start(ctx context.Context, id string) (sandboxd.Sandbox, error) {
+	if err := l.unwoken(); err != nil {
+		return sandboxd.Sandbox{}, err
+	}
 	sb, err := l.Host.Start(ctx, id)
 	if err == nil {
 		l.set(id, false, false)
@@ -147,11 +151,20 @@ func (l *lifetimes) Start(ctx context.Context, id string) (sandboxd.Sandbox, err
 }
 
 func (l *lifetimes) StartCommand(ctx context.Context, id string, spec sandboxd.CommandSpec) (sandboxd.Command, bool, error) {
+	if err := l.unwoken(); err != nil {
+		return sandboxd.Command{}, false, err
+	}
 	cmd, started, err := l.Host.StartCommand(ctx, id, spec)
 	if err == nil {
 		l.set(id, false, false)
 	}
 	return cmd, started, err
+}
+
+func (l *lifetimes) unwoken() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.wakes
 }
 
 // sleep puts a sandbox to sleep, as a host does that needs its place.

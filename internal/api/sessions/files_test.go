@@ -356,9 +356,12 @@ func TestFirstGenerationFiles(t *testing.T) {
 		t.Errorf("%d %s", got.status, got.body)
 	}
 	r.mu.Lock()
-	r.policy.CommandTimeoutS = 0.02
+	r.policy.CommandTimeoutS = 1e-9 // over before it began
 	r.mu.Unlock()
-	if got := r.do("POST", "/sessions/a/grep", token, m{"pattern": "x"}); got.status != 200 && got.status != 504 {
-		t.Errorf("%d %s", got.status, got.body)
+	for _, op := range []string{"read", "read_bytes", "write", "edit", "exists", "ls", "glob", "grep"} {
+		body := m{"path": "x", "content_b64": "", "old_string": "a", "new_string": "b", "pattern": "x"}
+		if got := r.do("POST", "/sessions/a/"+op, token, body); got.status != 504 || got.detail(t) != "Operation exceeded the 1e-09s service ceiling" {
+			t.Errorf("%s: %d %s", op, got.status, got.body)
+		}
 	}
 }

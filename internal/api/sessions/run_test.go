@@ -2,6 +2,7 @@ package sessions
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strings"
 	"sync"
@@ -304,6 +305,47 @@ func TestHibernated(t *testing.T) {
 	r.sleep(t, rec.SandboxID)
 	if woken, same := r.open(m{"session_id": "a", "attach": true}); !woken.Alive || woken.State != "running" || same != token {
 		t.Errorf("%+v", woken)
+	}
+}
+
+// What cannot be woken is told in the wire's words, to whoever attaches or runs something.
+func TestWhatCannotBeWoken(t *testing.T) {
+	r := newRig(t)
+	_, token := r.open(m{"session_id": "a"})
+	rec, _ := r.store.GetSession(t.Context(), "a")
+	r.sleep(t, rec.SandboxID)
+	for _, c := range []struct {
+		err            error
+		status         int
+		attached, runs string
+	}{
+		{&sandboxd.Error{Class: sandboxd.ClassCapacity, RetryS: 3, Ceiling: &sandboxd.Ceiling{Name: sandboxd.CeilingRunning, Limit: 20}}, 429,
+			"Cannot wake session a: Session limit of 20 reached. Release an idle session before opening another.",
+			"Cannot wake session a: Session limit of 20 reached. Release an idle session before opening another."},
+		{sandboxd.Errorf(sandboxd.ClassGone, "it went"), 410,
+			"The sandbox of session a is gone, and its files with it", stoppedUnder},
+	} {
+		r.mu.Lock()
+		r.wakes = c.err
+		r.mu.Unlock()
+		if got := r.do("POST", "/sessions", serviceToken, m{"session_id": "a", "attach": true}); got.status != c.status || got.detail(t) != c.attached {
+			t.Errorf("attached: %d %s", got.status, got.body)
+		}
+		for path, body := range map[string]m{"run": {"argv": []string{"true"}, "run_id": runID()}, "exec": {"command": "true"}, "grep": {"pattern": "x"}} {
+			if got := r.do("POST", "/sessions/a/"+path, token, body); got.status != c.status || got.detail(t) != c.runs {
+				t.Errorf("%s: %d %s", path, got.status, got.body)
+			}
+		}
+	}
+	// What nobody foresaw says nothing of itself.
+	r.mu.Lock()
+	r.wakes = errors.New("secret inside")
+	r.mu.Unlock()
+	for _, path := range []string{"/sessions/a/run", "/sessions"} {
+		body := m{"argv": []string{"true"}, "run_id": runID(), "session_id": "a", "attach": true}
+		if got := r.do("POST", path, serviceToken, body); got.status != 500 || got.body != "Internal Server Error" {
+			t.Errorf("%s: %d %q", path, got.status, got.body)
+		}
 	}
 }
 
