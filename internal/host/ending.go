@@ -1,11 +1,11 @@
 package host
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"regexp"
 	"runtime"
 	"time"
 
@@ -132,7 +132,7 @@ func (c *command) explain(exit wire.Exit) sandboxd.Ending {
 	case killed && !counted && c.memoryKilled():
 		e.Cause = sandboxd.CauseMemory
 		e.Limit = fmt.Sprintf("%d bytes of memory, of the whole sandbox", c.env.limits.Load().MemoryBytes)
-	case aborted && c.saidLast("JavaScript heap out of memory"):
+	case aborted && c.saidLast(heapExhausted):
 		e.Cause = sandboxd.CauseMemory
 		e.Limit = "the JavaScript heap"
 		e.Remedy = "raise the heap: NODE_OPTIONS=--max-old-space-size=<MiB>, below the sandbox's memory limit"
@@ -213,8 +213,12 @@ func (c *command) usage() (sandboxd.GroupUsage, bool) {
 	return use, true
 }
 
-// saidLast looks for text in the last 16 KiB of output.
-func (c *command) saidLast(text string) bool {
+// heapExhausted is what V8 says before it aborts. Output of others may stand before it on
+// its line; a stack follows.
+var heapExhausted = regexp.MustCompile(`FATAL ERROR: .*JavaScript heap out of memory`)
+
+// saidLast looks in the last 16 KiB of output.
+func (c *command) saidLast(words *regexp.Regexp) bool {
 	stream, err := c.journal.Follow(sandboxd.FollowOptions{Offset: max(0, c.journal.Next()-16<<10)})
 	if err != nil {
 		return false
@@ -227,7 +231,7 @@ func (c *command) saidLast(text string) bool {
 			if !errors.Is(err, io.EOF) {
 				return false
 			}
-			return bytes.Contains(tail, []byte(text))
+			return words.Match(tail)
 		}
 		tail = append(tail, f.Data...)
 	}

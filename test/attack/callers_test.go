@@ -244,8 +244,8 @@ func TestFilesOfTheServerAreClosed(t *testing.T) {
 func TestSecretsStaySecret(t *testing.T) {
 	s := serve(t)
 	ctx := context.Background()
-	const ofEnv, ofCommandEnv, ofStdin, ofFile, ofLabel, ofArgument = "CANARY-env-81c", "CANARY-cenv-27d", "CANARY-stdin-4fe", "CANARY-file-93b", "CANARY-label-60a", "CANARY-arg-5b5"
-	secrets := []string{ofEnv, ofCommandEnv, ofStdin, ofFile, s.Key, s.Secret("host-token")}
+	const ofEnv, ofVariable, ofCommandEnv, ofStdin, ofFile, ofLabel, ofArgument = "CANARY-env-81c", "CANARY-var-c44", "CANARY-cenv-27d", "CANARY-stdin-4fe", "CANARY-file-93b", "CANARY-label-60a", "CANARY-arg-5b5"
+	secrets := []string{ofEnv, ofVariable, ofCommandEnv, ofStdin, ofFile, s.Key, s.Secret("host-token")}
 	shown := func(where string, text []byte, of ...string) {
 		t.Helper()
 		for _, secret := range of {
@@ -269,6 +269,10 @@ func TestSecretsStaySecret(t *testing.T) {
 	if _, err := b.files.Write(ctx, "file", strings.NewReader(ofFile), sandboxd.WriteOptions{Size: -1}); err != nil {
 		t.Fatal(err)
 	}
+	if err := s.C.SetVariables(ctx, b.id, map[string]string{"SECRET": ofVariable}); err != nil {
+		t.Fatal(err)
+	}
+	b.ok("test $SECRET = CANARY-var-c4$((2+2)) && echo other >other")
 	held := b.begin(sandboxd.CommandSpec{ID: "held", Argv: []string{"sleep", "1000"}, Env: map[string]string{"OWN": ofCommandEnv}, Stdin: []byte(ofStdin), Background: true})
 
 	post := func(path, body string) request {
@@ -283,6 +287,8 @@ func TestSecretsStaySecret(t *testing.T) {
 	failing("a bad stdin", post(b.path("/exec"), `{"argv":["true"],"stdin":"`+ofArgument+`!"}`))
 	failing("a bad label", post("/v1/sandboxes", `{"key":"y","labels":{"a":"`+ofLabel+`\n"}}`))
 	failing("a bad variable of a sandbox", post("/v1/sandboxes", `{"key":"y","env":{"A":"`+ofEnv+`\u0000"}}`))
+	failing("a bad variable of the set", request{method: "PUT", path: b.path("/variables"), body: strings.NewReader(`{"env":{"A":"` + ofVariable + `\u0000"}}`)})
+	failing("a set of a wrong kind", request{method: "PUT", path: b.path("/variables"), body: strings.NewReader(`{"env":["` + ofVariable + `"]}`)})
 	failing("a bad runtime", post("/v1/sandboxes", `{"key":"y","runtime":"`+ofArgument+`"}`))
 	failing("a bad driver", post("/v1/sandboxes", `{"key":"y","driver":"`+ofArgument+`"}`))
 	failing("a bad key", post("/v1/sandboxes", `{"key":"`+ofArgument+`/x"}`))
@@ -296,9 +302,32 @@ func TestSecretsStaySecret(t *testing.T) {
 	failing("input after the end", post(b.path("/commands/held/stdin?eof=maybe"+ofArgument), ofStdin))
 	failing("a signal", post(b.path("/commands/held/signal"), `{"signal":"`+ofArgument+`"}`))
 
-	for _, path := range []string{"/v1/sandboxes", b.path(""), b.path("/commands"), b.path("/commands/held"), "/v1/runtimes", "/openapi.json", "/healthz"} {
+	for _, path := range []string{"/v1/sandboxes", b.path(""), b.path("/commands"), b.path("/commands/held"), b.path("/variables"), "/v1/runtimes", "/openapi.json", "/healthz"} {
 		shown(path, s.must(request{method: "GET", path: path}).body, secrets...)
 	}
+	// Variables are in no file of the sandbox, and so in none of its archives.
+	var archive bytes.Buffer
+	if err := b.files.TarOut(ctx, "", &archive); err != nil || !bytes.Contains(archive.Bytes(), []byte(ofFile)) {
+		t.Errorf("archive: %v, %d bytes", err, archive.Len())
+	}
+	shown("the archive", archive.Bytes(), ofEnv, ofVariable, ofCommandEnv)
+	files := func(when, dir string, of ...string) {
+		t.Helper()
+		looked := 0
+		err := filepath.WalkDir(dir, func(name string, entry fs.DirEntry, err error) error {
+			if err != nil || !entry.Type().IsRegular() || filepath.Dir(name) == s.Data {
+				return err
+			}
+			raw, err := os.ReadFile(name)
+			shown(when+" "+name, raw, of...)
+			looked++
+			return err
+		})
+		if err != nil || looked == 0 {
+			t.Errorf("%s: %d files, %v", when, looked, err)
+		}
+	}
+	files("a sandbox's", filepath.Join(s.Data, "workspaces"), ofEnv, ofVariable, ofCommandEnv)
 	arguments := func(when string) {
 		names, err := filepath.Glob("/proc/[0-9]*/cmdline")
 		if err != nil {
@@ -333,17 +362,7 @@ func TestSecretsStaySecret(t *testing.T) {
 	// log of its database.
 	s.Emptied()
 	s.End()
-	err := filepath.WalkDir(s.Data, func(name string, entry fs.DirEntry, err error) error {
-		if err != nil || !entry.Type().IsRegular() || filepath.Dir(name) == s.Data {
-			return err
-		}
-		raw, err := os.ReadFile(name)
-		shown("after the delete "+name, raw, secrets...)
-		return err
-	})
-	if err != nil {
-		t.Error(err)
-	}
+	files("after the delete", s.Data, secrets...)
 	s.Start()
 }
 

@@ -417,6 +417,8 @@ func deaths() (all []death) {
 		death{name: "V8 gives up", spec: shell("echo 'FATAL ERROR: Reached heap limit Allocation failed - JavaScript heap out of memory' >&2; kill -ABRT $$"), cause: "out_of_memory", code: 134, signal: "SIGABRT", limit: "JavaScript heap", remedy: "--max-old-space-size"},
 		death{name: "V8 of a child gives up", spec: shell("echo 'FATAL ERROR: JavaScript heap out of memory' >&2; exit 134"), cause: "out_of_memory", code: 134, limit: "JavaScript heap", remedy: "--max-old-space-size"},
 		exits("V8's words without its end", 1, shell("echo 'JavaScript heap out of memory' >&2; exit 1")),
+		exits("V8's words quoted by what is well", 0, shell("echo 'FATAL ERROR: Reached heap limit Allocation failed - JavaScript heap out of memory'")),
+		signalled("an abort that mentions the heap", abrt, shell("echo 'see: JavaScript heap out of memory' >&2; kill -ABRT $$")),
 		signalled("V8's end without its words", abrt, shell("echo 'out of memory' >&2; kill -ABRT $$")),
 	)
 
