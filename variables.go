@@ -7,7 +7,8 @@ import "context"
 // for concurrent use; errors are Host's.
 type Variables interface {
 	// SetVariables replaces the whole set, for commands that start from now on; empty for
-	// none. It is durable, and in no file, archive or log. ClassInvalid as in Open.
+	// none. Names are those that a shell can name. It is durable, and in no file of the
+	// sandbox, no archive and no log. ClassInvalid as in Open.
 	SetVariables(ctx context.Context, id string, env map[string]string) error
 	// VariableNames lists the names in order. Values are write-only.
 	VariableNames(ctx context.Context, id string) ([]string, error)

@@ -40,7 +40,7 @@ func variables(s *suite) {
 	s.must(v.SetVariables(s.ctx, sb.ID, map[string]string{"SECOND": "zwei =2"}))
 	names("SECOND")
 	seen("", "SECOND=zwei =2\n")
-	for _, bad := range []map[string]string{{"": "x"}, {"A=B": "x"}, {"A": "x\x00"}} {
+	for _, bad := range []map[string]string{{"": "x"}, {"A=B": "x"}, {"1A": "x"}, {"A B": "x"}, {"A\n": "x"}, {"A": "x\x00"}} {
 		s.wants(v.SetVariables(s.ctx, sb.ID, bad), sandboxd.ClassInvalid)
 	}
 	seen("", "SECOND=zwei =2\n")
