@@ -176,6 +176,9 @@ func (d *Driver) trial(ctx context.Context, runtime string) (found trialled, err
 			return found, err
 		}
 	}
+	if err := d.engine.sweepProbes(ctx, probeLife); err != nil {
+		d.cfg.Log.Warn("images that were only tried were not removed", "err", err)
+	}
 	if spec.Image, err = d.engine.emptyImage(ctx); err != nil {
 		return found, err
 	}
@@ -256,6 +259,31 @@ func (e *engine) info(ctx context.Context) (system.Info, error) {
 
 // probeImage is the name of an image that is only tried.
 const probeImage = "sandboxd-probe"
+
+// probeLife is longer than anybody tries one.
+const probeLife = time.Hour
+
+// sweepProbes removes the images of this age that were only tried, whoever's: theirs is a
+// server that was killed meanwhile. One that a container uses stays.
+func (e *engine) sweepProbes(ctx context.Context, age time.Duration) error {
+	var found client.ImageListResult
+	err := e.call(ctx, func(ctx context.Context) (err error) {
+		found, err = e.api.ImageList(ctx, client.ImageListOptions{Filters: make(client.Filters).Add("reference", probeImage)})
+		return err
+	})
+	errs := []error{err}
+	for _, i := range found.Items {
+		if time.Since(time.Unix(i.Created, 0)) < age {
+			continue
+		}
+		for _, name := range i.RepoTags {
+			if err := e.removeImage(ctx, name); !isClass(err, sandboxd.ClassNotFound) && !isClass(err, sandboxd.ClassConflict) {
+				errs = append(errs, err)
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
 
 // emptyImage makes an image with nothing in it: enough for the init.
 func (e *engine) emptyImage(ctx context.Context) (string, error) {
