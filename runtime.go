@@ -95,8 +95,8 @@ type ImageBuilder interface {
 }
 
 // ImageBuilds makes and removes images. Methods are safe for concurrent use; a bound on
-// their time is the caller's, except that FindImage, ListImages and RemoveImage do not
-// wait for an engine that hangs.
+// their time is the caller's, except that FindImage, TagImage, ListImages and
+// RemoveImage do not wait for an engine that hangs.
 type ImageBuilds interface {
 	// FindImage answers an image by its reference. ClassNotFound.
 	FindImage(ctx context.Context, ref string) (HeldImage, error)
@@ -106,6 +106,8 @@ type ImageBuilds interface {
 	// the recipe cannot be read; any other error is of a step. Cancelled, it ends what it
 	// began before it returns, as far as the engine answers.
 	BuildImage(ctx context.Context, build ImageBuild) error
+	// TagImage gives an image one more name. ClassNotFound.
+	TagImage(ctx context.Context, ref, tag string) error
 	// ListImages answers the images that have a label, untagged ones too.
 	ListImages(ctx context.Context, label string) ([]HeldImage, error)
 	// RemoveImage takes a tag or an untagged image away, and what only it needed.

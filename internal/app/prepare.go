@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"time"
@@ -43,9 +42,13 @@ func loadCatalogue(o cli.CatalogueOptions) ([]catalogue.Entry, error) {
 
 // runtimeConfig is what the settings say of how runtimes are built. A server and
 // `sandboxd prepare` mean the same image by it.
-func runtimeConfig(o cli.RuntimeOptions, bundle []byte, log *slog.Logger) (runtimes.Config, error) {
+func runtimeConfig(o cli.RuntimeOptions, bundle []byte, data string) (runtimes.Config, error) {
+	owner, err := docker.DataID(data)
+	if err != nil {
+		return runtimes.Config{}, err
+	}
 	entries, err := loadCatalogue(o.CatalogueOptions)
-	return runtimes.Config{Entries: catalogue.Offered(entries, false), Options: recipe.Options{BaseImage: o.BaseImage, CABundle: bundle}, Log: log}, err
+	return runtimes.Config{Entries: catalogue.Offered(entries, false), Options: recipe.Options{BaseImage: o.BaseImage, CABundle: bundle, Owner: owner}}, err
 }
 
 // openRuntimes makes the catalogue of a server, nil where it has none, with a builder
@@ -55,10 +58,11 @@ func (s *server) openRuntimes(dir *datadir.Dir, drivers []sandboxd.Driver) (*run
 	if err != nil {
 		return nil, err
 	}
-	cfg, err := runtimeConfig(s.o.RuntimeOptions, bundle, s.log)
+	cfg, err := runtimeConfig(s.o.RuntimeOptions, bundle, dir.Path)
 	if err != nil || len(cfg.Entries) == 0 {
 		return nil, err
 	}
+	cfg.Log = s.log
 	for _, d := range drivers {
 		if b, ok := d.(sandboxd.ImageBuilder); ok {
 			cfg.Builder = builder.New(builder.Config{Images: b.ImageBuilds(), Dir: runtimeLogs(dir.Path), TimeLimit: s.o.BuildLimit, Log: s.log})
@@ -108,7 +112,7 @@ func prepare(ctx context.Context, p Process, o cli.PrepareOptions) error {
 	if err != nil {
 		return err
 	}
-	cfg, err := runtimeConfig(o.RuntimeOptions, bundle, nil)
+	cfg, err := runtimeConfig(o.RuntimeOptions, bundle, data)
 	if err != nil {
 		return err
 	}

@@ -9,6 +9,7 @@ import (
 	"context"
 	"log/slog"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -83,7 +84,8 @@ func (b *Builder) Close() error {
 	return nil
 }
 
-// Ready says whether the image of a recipe is there.
+// Ready says whether the image of a recipe is there. One that another server built by the
+// same recipe is, and gets the name that this one's recipe has.
 func (b *Builder) Ready(ctx context.Context, spec recipe.Spec) (bool, error) {
 	held, err := b.cfg.Images.FindImage(ctx, spec.Tag)
 	if err != nil && sandboxd.ClassOf(err) != sandboxd.ClassNotFound {
@@ -91,6 +93,11 @@ func (b *Builder) Ready(ctx context.Context, spec recipe.Spec) (bool, error) {
 	}
 	// Somebody else's image of the name is not the one that is meant.
 	ready := err == nil && (!spec.Builds() || held.Labels[recipe.LabelDigest] == spec.Digest)
+	if !ready && spec.Builds() {
+		if ready, err = b.adopt(ctx, spec); err != nil {
+			return false, err
+		}
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	switch last := b.last[spec.Digest]; {
@@ -100,6 +107,24 @@ func (b *Builder) Ready(ctx context.Context, spec recipe.Spec) (bool, error) {
 		delete(b.last, spec.Digest) // it was taken away
 	}
 	return ready, nil
+}
+
+// adopt names an image of the recipe's digest as the recipe does. While it is named, its
+// last other name may go and it with that: then there is none.
+func (b *Builder) adopt(ctx context.Context, spec recipe.Spec) (bool, error) {
+	held, err := b.cfg.Images.ListImages(ctx, recipe.LabelDigest)
+	if err != nil {
+		return false, err
+	}
+	i := slices.IndexFunc(held, func(h sandboxd.HeldImage) bool { return h.Labels[recipe.LabelDigest] == spec.Digest })
+	if i < 0 {
+		return false, nil
+	}
+	err = b.cfg.Images.TagImage(ctx, held[i].ID, spec.Tag)
+	if sandboxd.ClassOf(err) == sandboxd.ClassNotFound {
+		return false, nil
+	}
+	return err == nil, err
 }
 
 // Ensure returns when the image of a recipe is there. It is built, or pulled where the

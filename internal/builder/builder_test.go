@@ -85,6 +85,19 @@ func (e *bench) BuildImage(ctx context.Context, b sandboxd.ImageBuild) error {
 	return err
 }
 
+func (e *bench) TagImage(_ context.Context, ref, tag string) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, held := range e.images {
+		if held.ID == ref {
+			held.Tags = []string{tag}
+			e.images[tag] = held
+			return nil
+		}
+	}
+	return sandboxd.Errorf(sandboxd.ClassNotFound, "no such image")
+}
+
 func (e *bench) ListImages(_ context.Context, label string) (held []sandboxd.HeldImage, _ error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -122,15 +135,15 @@ const base = "base:1"
 
 // specOf is a recipe of a runtime in one of its versions.
 func specOf(runtime, version string) recipe.Spec {
-	digest := "sha256:" + strings.Repeat(version, 32)[:32]
+	digest := "sha256:" + strings.Repeat(runtime+version, 32)[:32]
 	return recipe.Spec{Base: base, Dockerfile: []byte("# A runtime.\nFROM " + base + "\nRUN pip install x\nRUN [\"/bin/sh\",\"-euc\",\"pip install nothing\"]\n"), Digest: digest,
 		Files:  []recipe.File{{Name: "ca.pem", Content: []byte("certificates")}},
-		Tag:    "sandboxd-runtime:" + runtime + "-" + version,
-		Labels: map[string]string{recipe.LabelRuntime: runtime, recipe.LabelDigest: digest}}
+		Tag:    "sandboxd-runtime:" + runtime + "-" + version + "-me",
+		Labels: map[string]string{recipe.LabelRuntime: runtime, recipe.LabelDigest: digest, recipe.LabelOwner: "me"}}
 }
 
 // label is what an engine prints of the step that marks the image of the runtime tools.
-const label = `Step 2/5 : LABEL ` + recipe.LabelRuntime + `="tools"`
+const label = `Step 2/5 : LABEL ` + recipe.LabelRuntime + `="tools" ` + recipe.LabelOwner + `="me"`
 
 func newBuilder(t *testing.T, e *bench) *Builder {
 	b := New(Config{Images: e, Dir: t.TempDir(), TimeLimit: time.Hour})
@@ -440,11 +453,41 @@ func TestPrune(t *testing.T) {
 			t.Fatal(err)
 		}
 		e.busy[specOf("tools", "used").Tag] = true
-		e.images["id of half"] = sandboxd.HeldImage{ID: "id of half", Labels: map[string]string{recipe.LabelRuntime: "tools"}}
-		gone, err := b.Prune(t.Context(), []string{"tools"}, []string{specOf("tools", "now").Tag, specOf("tools", "named").Tag})
+		for _, owner := range []string{"me", "other"} {
+			id := "half of " + owner
+			e.images[id] = sandboxd.HeldImage{ID: id, Labels: map[string]string{recipe.LabelRuntime: "tools", recipe.LabelOwner: owner}}
+		}
+		const others = "sandboxd-runtime:tools-old-other"
+		e.images[others] = sandboxd.HeldImage{ID: "id of " + others, Tags: []string{others}, Labels: map[string]string{recipe.LabelRuntime: "tools", recipe.LabelOwner: "other"}}
+		gone, err := b.Prune(t.Context(), "me", []string{"tools"}, []string{specOf("tools", "now").Tag, specOf("tools", "named").Tag})
 		slices.Sort(gone)
-		if err != nil || !slices.Equal(gone, []string{"id of half", specOf("tools", "old").Tag}) {
+		if err != nil || !slices.Equal(gone, []string{"half of me", specOf("tools", "old").Tag}) {
 			t.Errorf("gone are %q, %v", gone, err)
+		}
+	})
+}
+
+// What another server built by the same recipe is not built again, and stays when that
+// one removes its name.
+func TestAnImageOfAnotherOwner(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newBench(base)
+		b := newBuilder(t, e)
+		theirs, mine := specOf("tools", "a"), specOf("tools", "a")
+		theirs.Tag, theirs.Labels[recipe.LabelOwner] = "sandboxd-runtime:tools-a-other", "other"
+		for _, spec := range []recipe.Spec{theirs, mine} {
+			if _, err := b.Ensure(t.Context(), spec, 1); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if n := e.count(); n != 1 {
+			t.Errorf("%d builds", n)
+		}
+		if gone, err := b.Prune(t.Context(), "other", []string{"tools"}, nil); err != nil || !slices.Equal(gone, []string{theirs.Tag}) {
+			t.Errorf("gone are %q, %v", gone, err)
+		}
+		if ready, err := b.Ready(t.Context(), mine); !ready || err != nil || e.count() != 1 {
+			t.Errorf("ready is %v, %v", ready, err)
 		}
 	})
 }

@@ -259,7 +259,7 @@ func marked(spec recipe.Spec) []byte {
 	if from == nil {
 		return spec.Dockerfile
 	}
-	label := fmt.Sprintf("LABEL %s=%q\n", recipe.LabelRuntime, spec.Labels[recipe.LabelRuntime])
+	label := fmt.Sprintf("LABEL %s=%q %s=%q\n", recipe.LabelRuntime, spec.Labels[recipe.LabelRuntime], recipe.LabelOwner, spec.Labels[recipe.LabelOwner])
 	return slices.Concat(spec.Dockerfile[:from[1]], []byte(label), spec.Dockerfile[from[1]:])
 }
 

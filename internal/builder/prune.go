@@ -9,10 +9,11 @@ import (
 	"sandboxd/internal/catalogue/recipe"
 )
 
-// Prune removes the images that were built for one of these runtimes and are not to be
-// kept, with what failed builds have left, and answers their names. What has no label of
-// ours is never touched, nor is what a container uses or what is just being built.
-func (b *Builder) Prune(ctx context.Context, runtimes, keep []string) ([]string, error) {
+// Prune removes the images that an owner has for one of these runtimes and that are not to
+// be kept, with what its failed builds have left, and answers their names. What has no
+// label of ours is never touched, nor is another owner's name, what a container uses or
+// what is just being built.
+func (b *Builder) Prune(ctx context.Context, owner string, runtimes, keep []string) ([]string, error) {
 	held, err := b.cfg.Images.ListImages(ctx, recipe.LabelRuntime)
 	if err != nil {
 		return nil, err
@@ -21,12 +22,12 @@ func (b *Builder) Prune(ctx context.Context, runtimes, keep []string) ([]string,
 	var errs []error
 	for _, image := range held {
 		if !slices.Contains(runtimes, image.Labels[recipe.LabelRuntime]) || b.flying(image.Labels[recipe.LabelRuntime]) ||
-			slices.Contains(keep, image.ID) || slices.ContainsFunc(image.Tags, func(tag string) bool { return slices.Contains(keep, tag) }) {
+			slices.Contains(keep, image.ID) {
 			continue
 		}
-		// By name where it has one: an image with a second name keeps that.
-		names := image.Tags
-		if len(names) == 0 {
+		// By name where it has one: what has another owner's name, too, stays by that.
+		names := slices.DeleteFunc(slices.Clone(image.Tags), func(tag string) bool { return slices.Contains(keep, tag) || !recipe.Owned(tag, owner) })
+		if len(image.Tags) == 0 && image.Labels[recipe.LabelOwner] == owner {
 			names = []string{image.ID}
 		}
 		for _, name := range names {

@@ -66,7 +66,7 @@ func (w *workshop) open(entries ...catalogue.Entry) {
 	w.t.Helper()
 	w.builder = builder.New(builder.Config{Images: w.images, Dir: w.dir + "/runtimes", Pause: time.Millisecond})
 	var err error
-	if w.set, err = runtimes.New(runtimes.Config{Entries: entries, Options: recipe.Options{UID: 10001}, Builder: w.builder}); err != nil {
+	if w.set, err = runtimes.New(runtimes.Config{Entries: entries, Options: recipe.Options{UID: 10001, Owner: "me"}, Builder: w.builder}); err != nil {
 		w.t.Fatal(err)
 	}
 	w.driver = fake.New(w.world)

@@ -32,6 +32,7 @@ type Config struct {
 type Set struct {
 	builder *builder.Builder
 	log     *slog.Logger
+	owner   string
 	names   []string
 	entries []sandboxd.RuntimeEntry
 	specs   map[string]recipe.Spec
@@ -55,7 +56,7 @@ func New(cfg Config) (*Set, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	s := &Set{builder: cfg.Builder, log: cfg.Log, specs: map[string]recipe.Spec{}}
+	s := &Set{builder: cfg.Builder, log: cfg.Log, owner: cfg.Options.Owner, specs: map[string]recipe.Spec{}}
 	for _, e := range cfg.Entries {
 		spec, err := recipe.For(e, cfg.Options)
 		if err != nil {
@@ -223,7 +224,7 @@ func (s *Set) pruneSoon() {
 			for _, spec := range s.specs {
 				keep = append(keep, spec.Tag)
 			}
-			_, err = s.builder.Prune(s.ctx, s.names, keep)
+			_, err = s.builder.Prune(s.ctx, s.owner, s.names, keep)
 		}
 		if err != nil && s.ctx.Err() == nil {
 			s.log.Warn("old images of runtimes were not removed", "err", err)

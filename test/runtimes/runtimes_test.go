@@ -316,6 +316,65 @@ func TestABuildKeepsNobodyFromWorking(t *testing.T) {
 	}
 }
 
+// Servers of one engine that give one alias to different recipes each keep their own
+// image; one that both need is built once, and outlives the first to need it no more.
+func TestTwoServersOfOneEngine(t *testing.T) {
+	same := "same-" + sandboxd.NewID()[:8]
+	var first *shop
+	entries := func(version string) func(base, run string) []entry {
+		return func(base, run string) []entry {
+			if first != nil {
+				run = first.run
+			}
+			return []entry{
+				{"alias": "own-" + run, "description": "Differs", "base_image": base, "setup_commands": []string{"echo " + version}, "needs_network": false},
+				{"alias": "shared-" + run, "description": "Equal", "base_image": base, "setup_commands": []string{"echo " + same}, "needs_network": false},
+			}
+		}
+	}
+	first = newShop(t, entries("first"))
+	second := newShop(t, entries("second"))
+	for _, s := range []*shop{first, second} {
+		if out, err := s.prepare(); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+	}
+	if tags := first.images(); len(tags) != 4 {
+		t.Errorf("prepared were %v", tags)
+	}
+	// The first server is given other recipes: it removes what it had, and nothing else.
+	text, err := os.ReadFile(first.args[1])
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(first.args[1], bytes.ReplaceAll(text, []byte("echo "), []byte("echo newer ")), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	before := first.images()
+	first.serve()
+	server.Until(t, "the first server's old images are gone", time.Minute, func() bool {
+		now := first.images()
+		return len(now) == 4 && len(intersection(before, now)) == 2
+	})
+	if out, err := second.prepare(); err != nil || strings.Contains(out, "step") {
+		t.Errorf("the second one's were removed: %v: %s", err, out)
+	}
+	second.serve()
+	sb, _, err := second.c.Open(t.Context(), sandboxd.OpenRequest{Runtime: "shared-" + first.run})
+	if err != nil || before[sb.Image] == "" {
+		t.Errorf("%+v, %v; there were %v", sb, err, before)
+	}
+}
+
+func intersection(a, b map[string]string) (both []string) {
+	for name := range a {
+		if _, ok := b[name]; ok {
+			both = append(both, name)
+		}
+	}
+	return both
+}
+
 // rounds is the median time of a short command.
 func (s *shop) rounds(id string) time.Duration {
 	s.Helper()

@@ -13,6 +13,7 @@ import (
 	"maps"
 	"regexp"
 	"slices"
+	"strings"
 
 	"github.com/distribution/reference"
 
@@ -29,6 +30,9 @@ type Options struct {
 	// those of the base. Empty: those of the base alone. They are not in the image
 	// afterwards and not in its digest.
 	CABundle []byte
+	// Owner is who builds, of hex digits: a name of its own for each server of an engine,
+	// so that one takes nothing away that another needs. It is not in the digest.
+	Owner string
 }
 
 // DefaultBase is built upon where neither the entry nor the host names an image.
@@ -62,15 +66,21 @@ type File struct {
 	Content []byte
 }
 
-// Labels of a built image. By LabelDigest images are found and pruned; the builder
-// gives them to the engine, they are not in the Dockerfile.
+// Labels of a built image. By LabelDigest images are found, whoever built them; the
+// builder gives them to the engine, they are not in the Dockerfile.
 const (
 	LabelRuntime = "sandboxd.runtime" // the alias
 	LabelDigest  = "sandboxd.runtime.digest"
+	LabelOwner   = "sandboxd.runtime.owner" // who built it; no label of containers, which inherit it
 )
 
-// Repository is the name of all built images; their tags are alias and digest.
+// Repository is the name of all built images; their tags are alias, digest and owner.
 const Repository = "sandboxd-runtime"
+
+// Owned says whether a name is one that For gives to the images of an owner.
+func Owned(tag, owner string) bool {
+	return strings.HasPrefix(tag, Repository+":") && strings.HasSuffix(tag, "-"+owner)
+}
 
 // version is part of the digest: it changes when the same text means another image.
 const version = "sandboxd runtime 1"
@@ -112,6 +122,10 @@ func For(entry catalogue.Entry, opts Options) (Spec, error) {
 		Base: opts.BaseImage, Dockerfile: dockerfile(entry, opts, trusting), Digest: d,
 		Tag:    fmt.Sprintf("%s:%s-%s", Repository, entry.Alias, hexes[:12]),
 		Labels: map[string]string{LabelRuntime: entry.Alias, LabelDigest: d},
+	}
+	if opts.Owner != "" {
+		s.Tag += "-" + opts.Owner
+		s.Labels[LabelOwner] = opts.Owner
 	}
 	for line := range bytes.Lines(s.Dockerfile) {
 		if len(line) > longestLine {

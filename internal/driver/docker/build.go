@@ -136,6 +136,14 @@ func (b builds) network(ctx context.Context) (string, error) {
 	return "", err
 }
 
+// TagImage is sandboxd.ImageBuilds'.
+func (b builds) TagImage(ctx context.Context, ref, tag string) error {
+	return b.engine.call(ctx, func(ctx context.Context) error {
+		_, err := b.engine.api.ImageTag(ctx, client.ImageTagOptions{Source: ref, Target: tag})
+		return err
+	})
+}
+
 // ListImages is sandboxd.ImageBuilds'.
 func (b builds) ListImages(ctx context.Context, label string) ([]sandboxd.HeldImage, error) {
 	var found client.ImageListResult

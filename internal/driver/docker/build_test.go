@@ -109,6 +109,19 @@ func TestBuildImage(t *testing.T) {
 	if err != nil || len(list) != 1 || list[0].ID != held.ID {
 		t.Errorf("%+v, %v", list, err)
 	}
+	const second = "sandboxd-test/built:second"
+	if err := y.builds.TagImage(t.Context(), held.ID, second); err != nil {
+		t.Error(err)
+	}
+	if err := y.builds.RemoveImage(t.Context(), tag); err != nil {
+		t.Error(err)
+	}
+	if named, err := y.builds.FindImage(t.Context(), second); err != nil || named.ID != held.ID {
+		t.Errorf("by its second name: %+v, %v", named, err)
+	}
+	if err := y.builds.TagImage(t.Context(), "sandboxd-test/built:none", second); sandboxd.ClassOf(err) != sandboxd.ClassNotFound {
+		t.Errorf("a name for nothing: %v", err)
+	}
 	if list, err := y.builds.ListImages(t.Context(), y.label+".other"); err != nil || len(list) != 0 {
 		t.Errorf("%+v, %v", list, err)
 	}

@@ -17,6 +17,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"net/netip"
 	"os"
@@ -160,13 +161,9 @@ func New(cfg Config) (*Driver, error) {
 		return nil, err
 	}
 	d.profile = string(profile)
-	// Without links: the directory by another name has the same containers.
-	real, err := filepath.EvalSymlinks(cfg.DataDir)
-	if err != nil {
+	if d.data, err = DataID(cfg.DataDir); err != nil {
 		return nil, err
 	}
-	sum := sha256.Sum256([]byte(real))
-	d.data = hex.EncodeToString(sum[:8])
 	d.bridges = newBridges(cfg.Closed, d.data)
 	if boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id"); err == nil && len(boot) >= 36 {
 		d.bootID = string(boot[:36])
@@ -175,6 +172,25 @@ func New(cfg Config) (*Driver, error) {
 	d.ctx, d.cancel = context.WithCancel(context.Background())
 	d.ready = pool.New(pool.Options[kind, *member]{Make: d.makeReady, End: d.endMember, Busy: pool.MachineBusy, Failed: d.memberFailed})
 	return d, nil
+}
+
+// DataID is what everything is labelled with that the server of a data directory has on
+// an engine, so that servers can share one. The directory need not be there yet.
+func DataID(dir string) (string, error) {
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return "", err
+	}
+	// Without links: the directory by another name has the same containers.
+	real, err := filepath.EvalSymlinks(dir)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		real = dir
+	case err != nil:
+		return "", err
+	}
+	sum := sha256.Sum256([]byte(real))
+	return hex.EncodeToString(sum[:8]), nil
 }
 
 // Name is "docker".

@@ -2,6 +2,7 @@ package fake
 
 import (
 	"context"
+	"slices"
 	"sync"
 
 	"sandboxd"
@@ -66,6 +67,20 @@ func (i *Images) keep(name string, labels map[string]string) {
 		i.held = map[string]sandboxd.HeldImage{}
 	}
 	i.held[name] = sandboxd.HeldImage{ID: "sha256:" + sandboxd.NewID(), Tags: []string{name}, Labels: labels}
+}
+
+// TagImage implements sandboxd.ImageBuilds.
+func (i *Images) TagImage(_ context.Context, ref, tag string) error {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	for _, held := range i.held {
+		if held.ID == ref || slices.Contains(held.Tags, ref) {
+			held.Tags = []string{tag}
+			i.held[tag] = held
+			return nil
+		}
+	}
+	return sandboxd.Errorf(sandboxd.ClassNotFound, "there is no such image")
 }
 
 // ListImages implements sandboxd.ImageBuilds.

@@ -2,6 +2,7 @@ package dockertest
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"testing"
 
@@ -19,11 +20,13 @@ func (e Engine) Runtimes(t testing.TB, suffix string) map[string]string {
 	all := map[string]string{}
 	for _, i := range found.Items {
 		if strings.HasSuffix(i.Labels["sandboxd.runtime"], suffix) {
-			name := i.ID
-			if len(i.RepoTags) > 0 && i.RepoTags[0] != "<none>:<none>" {
-				name = i.RepoTags[0]
+			names := slices.DeleteFunc(i.RepoTags, func(tag string) bool { return tag == "<none>:<none>" })
+			if len(names) == 0 {
+				names = []string{i.ID}
 			}
-			all[name] = i.ID
+			for _, name := range names {
+				all[name] = i.ID
+			}
 		}
 	}
 	return all
