@@ -125,6 +125,7 @@ func TestExchanges(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	recorded := map[string]bool{} // paths
 	for _, generation := range []string{"generation1", "generation2"} {
 		r := &recorder{next: httputil.NewSingleHostReverseProxy(to), seen: map[string]exchange{}}
 		proxy := httptest.NewServer(r)
@@ -139,6 +140,7 @@ func TestExchanges(t *testing.T) {
 		var list []exchange
 		for _, e := range r.seen {
 			list = append(list, e)
+			recorded[strings.Fields(e.Request)[1]] = true
 		}
 		slices.SortFunc(list, func(a, b exchange) int {
 			return strings.Compare(fmt.Sprint(a.Request, a.Status), fmt.Sprint(b.Request, b.Status))
@@ -162,4 +164,27 @@ func TestExchanges(t *testing.T) {
 			t.Errorf("%s says something else than was recorded; look at it, then go test ./test/sessions -run Exchanges -update\n%s", generation, text)
 		}
 	}
+	for _, path := range m.endpoints() {
+		if ofTheWire.MatchString(path) && !recorded[path] {
+			t.Errorf("no exchange of %s is recorded", path)
+		}
+	}
+}
+
+// ofTheWire are the routes of the sessions wire: what else the listener serves is not the clients'.
+var ofTheWire = regexp.MustCompile(`^/(sessions|workspaces|policy|healthz)\b`)
+
+// endpoints are the templates that the index lists.
+func (m *machine) endpoints() []string {
+	m.t.Helper()
+	res, err := http.Get("http://" + m.host + "/")
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	defer res.Body.Close()
+	var index struct{ Endpoints []string }
+	if err := json.NewDecoder(res.Body).Decode(&index); err != nil || len(index.Endpoints) == 0 {
+		m.t.Fatalf("%v, %v", index, err)
+	}
+	return index.Endpoints
 }

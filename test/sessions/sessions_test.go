@@ -167,14 +167,24 @@ func init() {
 	}
 }
 
+// versionOf is what is installed of the client, and where its suite is from, if it has one.
+const versionOf = `import importlib.metadata as m, importlib.util as u
+names = {d.name for d in m.distributions()}
+print(m.version('pydantic-ai-backend'), *(n + ' ' + m.version(n) for n in ('pydantic-ai-slim', 'httpx') if n in names), sep=', ')
+if 'pydantic-ai-slim' in names and u.find_spec('pydantic_ai.workspaces.conformance'):
+    print('its suite (C4): module pydantic_ai.workspaces.conformance of pydantic-ai-slim', m.version('pydantic-ai-slim'))
+else:
+    print('no suite of its own (C4) is in what it installs')`
+
 // matrix runs the tests of one generation against a machine.
-func matrix(t *testing.T, generation string, m *machine) {
+func matrix(t *testing.T, generation, driver string, m *machine) {
 	t.Helper()
-	tests(t, generation, "test_"+generation+".py", m)
+	version, report := tests(t, generation, "test_"+generation+".py", m)
+	judge(t, rows[generation], driver, version, report)
 }
 
-// tests runs a file of tests with the client of a generation.
-func tests(t *testing.T, generation, file string, m *machine, env ...string) {
+// tests runs a file of tests with the client of a generation, and answers which that is.
+func tests(t *testing.T, generation, file string, m *machine, env ...string) (version, report string) {
 	t.Helper()
 	python := published(t, generation) + "/bin/python"
 	control := httptest.NewServer(m)
@@ -183,12 +193,13 @@ func tests(t *testing.T, generation, file string, m *machine, env ...string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	version, err := exec.CommandContext(t.Context(), python, "-c", "import importlib.metadata as m; print(*(n+' '+m.version(n) for n in ('pydantic-ai-backend','pydantic-ai-slim','httpx') if n in {d.name for d in m.distributions()}), sep=', ')").Output()
+	about, err := exec.CommandContext(t.Context(), python, "-c", versionOf).Output()
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Logf("%s: %s", generation, strings.TrimSpace(string(version)))
-	cmd := exec.CommandContext(t.Context(), python, "-B", "-m", "pytest", "-q", "-rsP", "--tb=short", "-p", "no:cacheprovider", file)
+	t.Logf("%s: pydantic-ai-backend %s", generation, strings.TrimSpace(string(about)))
+	version, _, _ = strings.Cut(string(about), ",")
+	cmd := exec.CommandContext(t.Context(), python, "-B", "-m", "pytest", "-q", "-rA", "--tb=short", "-p", "no:cacheprovider", file)
 	cmd.Dir = filepath.Join(server.Repository(), "test", "sessions", "python")
 	cmd.Env = server.Environ("SESSIONS_URL=http://"+m.host, "SESSIONS_TOKEN="+strings.TrimSpace(string(token)), "SESSIONS_CONTROL="+control.URL)
 	cmd.Env = append(cmd.Env, env...)
@@ -201,12 +212,15 @@ func tests(t *testing.T, generation, file string, m *machine, env ...string) {
 	if err != nil {
 		t.Errorf("%v\n%s\nthe server's log ends:\n%s", err, out, m.spec.Log.Tail())
 	}
+	return version, string(out)
 }
 
 func TestProcess(t *testing.T) {
 	captest.Root(t)
 	for _, generation := range []string{"generation1", "generation2"} {
-		t.Run(generation, func(t *testing.T) { matrix(t, generation, newMachine(t, server.Environ(), "--driver", "process")) })
+		t.Run(generation, func(t *testing.T) {
+			matrix(t, generation, "process", newMachine(t, server.Environ(), "--driver", "process"))
+		})
 	}
 }
 
@@ -214,7 +228,7 @@ func TestDocker(t *testing.T) {
 	e := dockertest.Find(t, "runc")
 	for _, generation := range []string{"generation1", "generation2"} {
 		t.Run(generation, func(t *testing.T) {
-			matrix(t, generation, newMachine(t, server.Environ("DOCKER_HOST="+e.Host), "--driver", "docker", "--default-image", e.Image))
+			matrix(t, generation, "docker", newMachine(t, server.Environ("DOCKER_HOST="+e.Host), "--driver", "docker", "--default-image", e.Image))
 		})
 	}
 }
@@ -223,6 +237,12 @@ func TestDocker(t *testing.T) {
 // restart of the host in the middle costs its clients an error.
 func TestDockerBuild(t *testing.T) {
 	e := dockertest.Find(t, "runc")
+	for _, generation := range []string{"generation1", "generation2"} {
+		t.Run(generation, func(t *testing.T) { build(t, generation, e) })
+	}
+}
+
+func build(t *testing.T, generation string, e dockertest.Engine) {
 	run := sandboxd.NewID()[:8]
 	type entry map[string]any
 	entries := []entry{{"alias": "quick-" + run, "description": "There", "image": dockertest.Image, "needs_network": false}}
@@ -247,7 +267,8 @@ func TestDockerBuild(t *testing.T) {
 		args = append(args, "--ca-bundle", trusted)
 	}
 	m := newMachine(t, server.Environ("DOCKER_HOST="+e.Host), args...)
-	tests(t, "generation2", "test_build.py", m, "SESSIONS_QUICK=quick-"+run, "SESSIONS_SLOW="+strings.Join(slow, ","))
+	version, report := tests(t, generation, "test_build_"+generation+".py", m, "SESSIONS_QUICK=quick-"+run, "SESSIONS_SLOW="+strings.Join(slow, ","))
+	judge(t, buildRows, "docker", version, report)
 	logs, err := filepath.Glob(filepath.Join(m.spec.Data, "runtimes", "*.log"))
 	if err != nil || len(logs) != len(slow) {
 		t.Errorf("%d runtimes were built by %q, %v", len(slow), logs, err)

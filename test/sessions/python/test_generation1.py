@@ -3,6 +3,8 @@
 import base64
 import pathlib
 import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from conftest import TOKEN, URL, call
@@ -149,3 +151,93 @@ def test_c11_the_stored_token_outlasts_the_host(restart):
     token = box._session_token
     restart()
     assert call("POST", "/sessions/kept/read_bytes", {"path": "f"}, token) == (200, {"content_b64": base64.b64encode(b"x").decode()})
+
+
+def test_c6_limits(restart, policy):
+    box = sandbox()
+    policy(execute_timeout=1)
+    restart()
+    assert box.execute("sleep 9", timeout=600).exit_code == 124
+    policy(execute_timeout=300)
+    exact = box.execute("head -c 100000 /dev/zero | tr '\\0' a")
+    assert exact.output == "a" * 100000 and not exact.truncated
+    more = box.execute("head -c 100001 /dev/zero | tr '\\0' a")
+    assert more.output == "a" * 100000 and more.truncated
+
+
+def test_c7_kept_and_purged(restart, policy):
+    box = sandbox("kept")
+    box.write("f", "kept")
+    box.stop()
+    restart()
+    again = sandbox("kept", reuse=True)
+    assert again.read("f") == "kept"
+    policy(max_sessions=1)  # at full capacity it still goes, and twice is no error
+    again.stop(purge=True)
+    again.stop(purge=True)
+    assert call("POST", "/sessions", {"session_id": "kept", "attach": True}) == (404, {"detail": "Nothing to attach to: kept"})
+
+
+def test_c8_a_missing_session_is_no_missing_route(restart):
+    box = sandbox("there")
+    box.start()
+    for again in (False, True):
+        if again:
+            restart()
+        assert call("POST", "/sessions/there/exec-of-old", {}) == (404, {"detail": "Not Found"})
+        for route in ("exec", "read", "read_bytes", "write", "edit", "exists", "ls", "glob", "grep"):
+            body = {"command": "true", "path": "x", "pattern": "x", "content_b64": "", "old_string": "a", "new_string": "b"}
+            assert call("POST", f"/sessions/none/{route}", body) == (404, {"detail": "No such session: none"})
+            assert f"/sessions/{{session_id}}/{route}" in call("GET", "/", token="")[1]["endpoints"]
+    assert box.execute("echo still").output == "still\n"
+
+
+def test_c10_one_name_opened_by_many(restart):
+    boxes = [sandbox("shared", reuse=True) for _ in range(5)]
+    with ThreadPoolExecutor(5) as pool:
+        list(pool.map(lambda box: box.start(), boxes))
+    assert len({box._session_token for box in boxes}) == 1
+    assert len(call("GET", "/sessions")[1]["sessions"]) == 1
+    boxes[0].write("f", "x")
+    restart()
+    assert [box.read("f") for box in boxes] == ["x"] * 5
+    assert sandbox("shared", reuse=True).read("f") == "x"
+
+
+def test_c12_policy_from_an_operators_script(restart, policy):
+    box = sandbox("limited")
+    box.write("f", "x" * 2000)
+    policy(max_read_bytes=1000)
+    restart()
+    assert call("GET", "/policy")[1]["max_read_bytes"] == 1000, "a change outlasts a restart here"
+    with pytest.raises(WorkspaceArchiveError, match="over the 1000-byte read limit"):
+        WorkspaceArchive(URL, token=TOKEN).read_bytes("limited", "f")
+    assert box.execute("wc -c < f").output == "2000\n"
+
+
+def test_c13_arguments(restart):
+    box = sandbox()
+    box.start()
+    restart()
+    assert box.execute("printf '%s|' 'a\nb' \"it's\" '$HOME' 'Zürich ☃'").output == "a\nb|it's|$HOME|Zürich ☃|"
+    long = "ü" * 50_000
+    assert box.execute(f"printf %s '{long}' | wc -c").output == "100000\n"
+    status, body = call("POST", f"/sessions/{box.session_id}/exec", {"command": "echo a\0b"})
+    assert 400 <= status < 500, body
+
+
+def test_c14_many_sleepers_hold_up_nobody(restart):
+    box = sandbox()
+    box.start()
+    token, path = box._session_token, f"/sessions/{box.session_id}"
+    with ThreadPoolExecutor(40) as pool:
+        sleeps = [pool.submit(lambda: sandbox(box.session_id, reuse=True).execute("sleep 60")) for _ in range(40)]
+        counted = "cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' '\\n' | grep -cx '6[0]'"
+        until = time.monotonic() + 30
+        while box.execute(counted).output != "40\n":
+            assert time.monotonic() < until and not any(s.done() for s in sleeps)
+        restart()
+        assert call("GET", path, token=token)[1]["alive"]
+        assert call("GET", "/policy")[0] == 200
+        box.stop()  # ends what sleeps
+        assert all(isinstance(s.exception(timeout=30), Exception) or s.result().exit_code != 0 for s in sleeps)

@@ -11,7 +11,7 @@ from conftest import TOKEN, URL, call
 from pydantic_ai.workspaces import WorkspaceRef, WorkspaceUnavailableError
 from pydantic_ai.workspaces.conformance import WorkspaceBackendSuite
 from pydantic_ai.workspaces.protocol import WorkspaceOutputLimitError, WorkspaceTimeoutError
-from pydantic_ai_backends.remote.archive import WorkspaceArchive
+from pydantic_ai_backends.remote.archive import WorkspaceArchive, WorkspaceArchiveError
 from pydantic_ai_backends.workspaces import SandboxdWorkspace
 
 pytestmark = pytest.mark.anyio
@@ -65,6 +65,66 @@ class TestC4ConformanceOverARestart(Conformance):
         await anyio.to_thread.run_sync(restart_in_turn)
         yield backend
         await workspace().destroy(backend.ref)
+
+
+async def test_c2_a_name_from_a_second_process(restart):
+    name = f"conversation-{uuid.uuid4().hex[:8]}"
+    first = named(name).backend()
+    await first.write_bytes("/workspace/note", b"mine")
+    await anyio.to_thread.run_sync(restart)
+    second = named(name).backend()
+    assert await second.read_bytes("/workspace/note") == b"mine"
+    assert second._session.token == first._session.token
+    with pytest.raises(httpx.HTTPStatusError) as refused:
+        await workspace(session_name=name, runtime="other").backend().run(["true"])
+    assert refused.value.response.json()["detail"].startswith("Unknown runtime 'other'. Allowed: ")
+
+
+async def test_c3_stored_files(restart):
+    archive = WorkspaceArchive(URL, token=TOKEN)
+    with pytest.raises(WorkspaceArchiveError) as never:
+        archive.ls("never-opened")
+    assert never.value.status_code == 404 and "No workspace for session: never-opened" in str(never.value)
+    backend = named().backend()
+    raw = b"\x89PNG\r\n\x1a\n\x00\xff"
+    await backend.write_bytes("/workspace/up/chart.png", raw)
+    await backend.run(["sh", "-c", "ln -s /etc/passwd up/planted; head -c 9000000 /dev/zero > up/big; echo line > up/n.md"])
+    await anyio.to_thread.run_sync(restart)
+    name = backend.ref.id
+    for closed in (False, True):
+        if closed:
+            assert call("DELETE", f"/sessions/{name}", token=backend._session.token)[0] == 204
+        assert [r["name"] for r in archive.ls(name, "up")] == ["big", "chart.png", "n.md"]
+        assert archive.read(name, "up/n.md") == "line"
+        assert archive.read_bytes(name, "up/chart.png") == raw
+        for path, status, text in [
+            ("up/planted", 400, "outside the workspace"),
+            ("../../etc/passwd", 400, "outside the workspace"),
+            ("up/big", 400, "over the 8388608-byte read limit"),
+            ("missing", 404, "No such file: missing"),
+        ]:
+            with pytest.raises(WorkspaceArchiveError) as refused:
+                archive.read_bytes(name, path)
+            assert refused.value.status_code == status and text in str(refused.value), path
+        with pytest.raises(WorkspaceArchiveError, match="Binary File"):
+            archive.read(name, "up/chart.png")
+    await workspace().destroy(backend.ref)
+
+
+async def test_c9_tenants_under_a_burst(restart, policy):
+    policy(max_sessions_per_tenant=3)
+    backends = [workspace(tenant="acme").backend() for _ in range(8)]
+    outcomes = await asyncio.gather(*(b.run(["true"]) for b in backends), return_exceptions=True)
+    refused = [o for o in outcomes if isinstance(o, httpx.HTTPStatusError)]
+    assert len(refused) == 5 and sum(not isinstance(o, BaseException) for o in outcomes) == 3, outcomes
+    for o in refused:
+        assert o.response.status_code == 429 and "Tenant 'acme' already holds 3 of 3 sessions." in o.response.text
+    await anyio.to_thread.run_sync(restart)
+    opened = next(b for b, o in zip(backends, outcomes) if not isinstance(o, BaseException))
+    assert (await opened.run(["echo", "still"])).stdout == "still\n"
+    with pytest.raises(httpx.HTTPStatusError, match="429"):
+        await workspace(tenant="acme").backend().run(["true"])
+    assert (await workspace(tenant="other").backend().run(["true"])).exit_code == 0
 
 
 async def test_c5_cancellation_ends_the_tree(restart):
