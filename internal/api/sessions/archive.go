@@ -292,7 +292,7 @@ func (a archive) whole(ctx context.Context, p string) ([]byte, error) {
 	if size > a.most {
 		return nil, refuse(http.StatusBadRequest, overLimit(size, a.most))
 	}
-	data, err := readAll(file, a.most)
+	data, err := readAll(file, size, a.most)
 	if err == errTooLarge { // it grew
 		return nil, refuse(http.StatusBadRequest, overLimit(a.most+1, a.most))
 	}

@@ -438,13 +438,16 @@ func queryCount(q url.Values, name string, faults *[]fault) int64 {
 
 func last(list []string) string { return list[len(list)-1] }
 
-// readAll reads a body of at most so many bytes; more is errTooLarge.
-func readAll(r io.Reader, most int64) ([]byte, error) {
-	data, err := io.ReadAll(io.LimitReader(r, most+1))
-	if err == nil && int64(len(data)) > most {
+// readAll reads at most so many bytes; more is errTooLarge. It has room for the size that
+// was announced from the start, which is believed of nothing else and may be negative:
+// a large file that is moved as its buffer grows costs more than to read it.
+func readAll(r io.Reader, size, most int64) ([]byte, error) {
+	data := bytes.NewBuffer(make([]byte, 0, max(0, min(size, most))+bytes.MinRead))
+	n, err := data.ReadFrom(io.LimitReader(r, most+1))
+	if err == nil && n > most {
 		return nil, errTooLarge
 	}
-	return data, err
+	return data.Bytes(), err
 }
 
 var errTooLarge = errors.New("the body is too large")

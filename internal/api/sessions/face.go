@@ -312,7 +312,7 @@ func (f *Face) readBody(c *call, rt *route) error {
 		limit = strangerBody
 		api.Hurry(c.r, strangerTime)
 	}
-	data, err := readAll(c.r.Body, limit)
+	data, err := readAll(c.r.Body, c.r.ContentLength, limit)
 	switch {
 	case err != nil && limit == strangerBody:
 		c.w.Header().Set("Connection", "close")

@@ -179,7 +179,7 @@ func (f *Face) fileRead(c *call) error {
 		if file.Info().Size > policy.MaxReadBytes {
 			return errHandBack
 		}
-		if data, err = readAll(file, policy.MaxReadBytes); errors.Is(err, errTooLarge) {
+		if data, err = readAll(file, file.Info().Size, policy.MaxReadBytes); errors.Is(err, errTooLarge) {
 			return errHandBack
 		}
 		return err
@@ -212,7 +212,7 @@ func (f *Face) fileWrite(c *call) error {
 		return refuse(http.StatusConflict, "larger than a native write")
 	}
 	// Before anything is looked at: what is slow to arrive must find the workspace as it is then.
-	data, err := readAll(c.r.Body, policy.MaxReadBytes)
+	data, err := readAll(c.r.Body, c.r.ContentLength, policy.MaxReadBytes)
 	if errors.Is(err, errTooLarge) {
 		return refuse(http.StatusConflict, "larger than a native write")
 	}

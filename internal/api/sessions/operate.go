@@ -1,6 +1,7 @@
 package sessions
 
 import (
+	"bytes"
 	"context"
 	"encoding/base64"
 	"errors"
@@ -176,10 +177,11 @@ func (w workbench) fetch(ctx context.Context, p string) ([]byte, error) {
 		file, err := w.files.Open(ctx, at)
 		if err == nil {
 			defer file.Close()
-			if size := file.Info().Size; size > w.most {
+			size := file.Info().Size
+			if size > w.most {
 				return nil, sizeError{overLimit(size, w.most) + ". " + readHint}
 			}
-			data, err := readAll(file, w.most)
+			data, err := readAll(file, size, w.most)
 			if errors.Is(err, errTooLarge) {
 				return nil, sizeError{fmt.Sprintf("File exceeds the %d-byte read limit. %s", w.most, readHint)}
 			}
@@ -270,7 +272,7 @@ type written struct {
 // store puts a file in place and makes its parents; text says why it could not.
 func (w workbench) store(ctx context.Context, at string, data []byte) (text string, err error) {
 	if inside(at) {
-		_, err := w.files.Write(ctx, at, strings.NewReader(string(data)), sandboxd.WriteOptions{Size: int64(len(data))})
+		_, err := w.files.Write(ctx, at, bytes.NewReader(data), sandboxd.WriteOptions{Size: int64(len(data))})
 		if err == nil {
 			return "", nil
 		}
