@@ -75,7 +75,7 @@ type Limits struct {
 	CPUs        float64 `json:"cpus,omitempty" doc:"Cores, 0.1 and up" minimum:"0"`
 	CPUShares   int64   `json:"cpu_shares,omitempty" doc:"Weight against other sandboxes when processors are short, 2 to 262144" minimum:"0"`
 	PIDs        int64   `json:"pids,omitempty" doc:"Processes and threads together" minimum:"0"`
-	TmpBytes    int64   `json:"tmp_bytes,omitempty" doc:"Size of /tmp, in bytes" minimum:"0"`
+	TmpBytes    int64   `json:"tmp_bytes,omitempty" doc:"Size of /tmp and of /dev/shm, in bytes; full, both leave 16 MiB of the memory" minimum:"0"`
 	OpenFiles   int64   `json:"open_files,omitempty" doc:"Open descriptors of one process" minimum:"0"`
 }
 

@@ -293,6 +293,18 @@ func filled(l, def sandboxd.Limits) sandboxd.Limits {
 
 // fillLimits puts what is there for what the request leaves out.
 func fillLimits(l *sandboxd.Limits, def sandboxd.Limits) error {
-	*l = filled(*l, def)
+	*l = withRoom(filled(*l, def))
 	return policy.CheckLimits("limits", *l)
+}
+
+// What the directories in memory leave of a sandbox's memory when they are full. They are
+// full for good: no process has that memory, so ending some gives none back. Without room
+// beside it no command could start that removes a file, and the kernel would take an init
+// that is in the same limit.
+const roomBesideScratch = 16 << 20
+
+// withRoom is l with a /tmp and a /dev/shm that leave room.
+func withRoom(l sandboxd.Limits) sandboxd.Limits {
+	l.TmpBytes = min(l.TmpBytes, max(1<<20, (l.MemoryBytes-roomBesideScratch)/2))
+	return l
 }

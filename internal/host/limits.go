@@ -16,7 +16,7 @@ func (h *Host) wanted(rec sandboxd.SandboxRecord) sandboxd.Limits {
 }
 
 func (h *Host) wantedBy(p sandboxd.Policy, rec sandboxd.SandboxRecord) sandboxd.Limits {
-	return filled(rec.Asked, h.limitsBy(p, rec.Runtime))
+	return withRoom(filled(rec.Asked, h.limitsBy(p, rec.Runtime)))
 }
 
 // settled says whether the limits of a record are those of something that is there.

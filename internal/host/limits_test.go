@@ -78,3 +78,27 @@ func (w *timed) policyNow() sandboxd.Policy {
 	}
 	return p
 }
+
+// The directories in memory leave room for the commands that empty them.
+func TestDirectoriesInMemoryLeaveRoom(t *testing.T) {
+	bubble(t, func(t *testing.T, w *timed) {
+		req := sandboxd.OpenRequest{Key: "small", Limits: sandboxd.Limits{MemoryBytes: 64 << 20, TmpBytes: 256 << 20}}
+		sb := w.opened(req)
+		if sb.Limits.TmpBytes != 24<<20 {
+			t.Errorf("/tmp has %d bytes of %d", sb.Limits.TmpBytes, sb.Limits.MemoryBytes)
+		}
+		if again, created, err := w.host.Open(t.Context(), req); err != nil || created || again.ID != sb.ID {
+			t.Errorf("the same request: created %v, %v", created, err)
+		}
+		least := w.opened(sandboxd.OpenRequest{Limits: sandboxd.Limits{MemoryBytes: 16 << 20}})
+		if least.Limits.TmpBytes != 1<<20 {
+			t.Errorf("/tmp has %d bytes of %d", least.Limits.TmpBytes, least.Limits.MemoryBytes)
+		}
+		memory := int64(32 << 20)
+		w.policy(func(p *sandboxd.Policy) { p.Limits.MemoryBytes = memory })
+		synctest.Wait()
+		if p := w.opened(sandboxd.OpenRequest{}); p.Limits.TmpBytes != 8<<20 {
+			t.Errorf("/tmp has %d bytes of %d", p.Limits.TmpBytes, p.Limits.MemoryBytes)
+		}
+	})
+}

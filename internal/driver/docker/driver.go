@@ -118,6 +118,7 @@ type environment struct {
 	looked     chan struct{} // closed when refusals is what it will be
 	refusals   refusals      // once looked is closed
 	process1   int           // its number on this machine, 0 where it has none; once looked is closed
+	kernel     int           // of gVisor, likewise
 	started    time.Time     // by our clock; zero when adopted. Under Driver.mu until there is a container
 	stopping   bool          // under Driver.mu
 	busy       chan struct{} // under Driver.mu: not nil while one goes on, closed after it

@@ -44,7 +44,7 @@ func (d *Driver) ChangeLimits(ctx context.Context, id string, raw sandboxd.Handl
 		if err != nil {
 			return nil, err
 		}
-		if *s.MemoryBytes > was.MemoryBytes {
+		if s.MemoryBytes == nil {
 			return nil, sandboxd.Errorf(sandboxd.ClassUnsupported, "its OCI runtime keeps the sandbox below no limit of memory")
 		}
 		if *s.MemoryBytes > limits.MemoryBytes {

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/moby/moby/client"
 
@@ -65,11 +66,30 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-// The init has no memory of its own: it is in the commands' limit. What fills that
-// without being big itself, as files in /tmp, does not make the kernel take the init.
+// Work is seen under gVisor too, also where its engine has no counters of a container.
+func TestWorkIsMeasured(t *testing.T) {
+	for _, runtime := range runtimes {
+		t.Run(runtime, func(t *testing.T) {
+			b := openBox(t, dockertest.Find(t, runtime), nil)
+			if _, err := b.Start(wire.Start{Argv: []string{"sh", "-c", "while :; do :; done"}, Env: drivertest.Environment()}); err != nil {
+				t.Fatal(err)
+			}
+			until(t, "half a second of work", func() bool {
+				s, err := b.d.Sample(t.Context(), b.spec.ID)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return s.CPU > 500*time.Millisecond
+			})
+		})
+	}
+}
+
+// The init has no memory of its own: it is in the commands' limit. With the
+// directories in memory full, who takes the rest goes before it.
 func TestCommandsGoBeforeTheInit(t *testing.T) {
 	b := openBox(t, dockertest.Find(t, "runc"), func(s *sandboxd.EnvironmentSpec) {
-		s.Limits = sandboxd.Limits{MemoryBytes: 32 << 20, CPUs: 1, PIDs: 64, TmpBytes: 256 << 20, OpenFiles: 100}
+		s.Limits = sandboxd.Limits{MemoryBytes: 32 << 20, CPUs: 1, PIDs: 64, TmpBytes: 8 << 20, OpenFiles: 100}
 	})
 	if r := b.Run("cat", "/proc/self/oom_score_adj"); r.Stdout != "1000\n" {
 		t.Errorf("a command's preference: %q", r.Stdout)
@@ -79,9 +99,14 @@ func TestCommandsGoBeforeTheInit(t *testing.T) {
 	if r := b.Run("sh", "-c", own); r.Stdout != fmt.Sprintln(oomScore) {
 		t.Errorf("the init's preference: %q", r.Stdout)
 	}
-	for i := range 3 {
-		if r := b.Run("dd", "if=/dev/zero", fmt.Sprintf("of=/tmp/fill%d", i), "bs=64k"); r.Exit.Signal != 9 {
-			t.Errorf("who fills /tmp: %+v", r.Exit)
+	for _, dir := range []string{"/tmp", "/dev/shm"} {
+		if r := b.Run("dd", "if=/dev/zero", "of="+dir+"/fill", "bs=64k"); !strings.Contains(r.Stderr, "No space left") {
+			t.Errorf("who fills %s: %+v", dir, r)
+		}
+	}
+	for range 3 {
+		if r := b.Run("tail", "/dev/zero"); r.Exit.Signal != 9 {
+			t.Errorf("who takes the rest: %+v", r)
 		}
 	}
 	if err := b.Link.Ping(t.Context()); err != nil {

@@ -35,7 +35,13 @@ func (d *Driver) ProcessRefusals(id string) (int64, bool) {
 func (d *Driver) findRefusals(e *environment, seen container.InspectResponse, adopted bool) {
 	process := fmt.Sprintf("/proc/%d/", seen.State.Pid)
 	line, err := os.ReadFile(process + "cmdline")
-	if err != nil || !bytes.HasPrefix(line, []byte(initPath+"\x00")) {
+	switch {
+	case err != nil:
+		return
+	case !bytes.HasPrefix(line, []byte(initPath+"\x00")):
+		if bytes.HasSuffix(line, []byte(seen.ID+"\x00")) {
+			e.kernel = seen.State.Pid
+		}
 		return
 	}
 	groups, err := os.ReadFile(process + "cgroup")

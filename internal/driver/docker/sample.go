@@ -15,7 +15,9 @@ import (
 var _ sandboxd.Sampler = (*Driver)(nil)
 
 // Sample is sandboxd.Sampler's. The engine counts for runc and gVisor alike; what is
-// read and written is what reached a disk or a network.
+// read and written is what reached a disk or a network. An OCI runtime that is set up to
+// ignore cgroups has no counters of a container: the engine then tells those of the group
+// that it runs in itself, which a limit gives away that is not the container's.
 func (d *Driver) Sample(ctx context.Context, id string) (sandboxd.Sample, error) {
 	e, err := d.running(id)
 	if err != nil {
@@ -31,21 +33,40 @@ func (d *Driver) Sample(ctx context.Context, id string) (sandboxd.Sample, error)
 		}
 		return sandboxd.Sample{}, err
 	}
-	s := sandboxd.Sample{CPU: time.Duration(stats.CPUStats.CPUUsage.TotalUsage), IOBytes: e.transferred(stats)}
-	memory := int64(stats.MemoryStats.Usage)
-	for _, field := range []string{"total_inactive_file", "inactive_file"} { // versions 1 and 2
-		if cache, ok := stats.MemoryStats.Stats[field]; ok {
-			memory -= int64(cache)
-			break
-		}
+	limit := d.limitsOf(e).MemoryBytes
+	s := sandboxd.Sample{CPU: e.computed()}
+	if int64(stats.MemoryStats.Limit) <= limit {
+		memory, pids := inUse(stats.MemoryStats), int64(stats.PidsStats.Current)
+		s = sandboxd.Sample{CPU: time.Duration(stats.CPUStats.CPUUsage.TotalUsage), IOBytes: e.transferred(stats),
+			MemoryBytes: &memory, MemoryLimit: &limit, PIDs: &pids}
 	}
-	memory = max(0, memory)
-	limit, pids := d.limitsOf(e).MemoryBytes, int64(stats.PidsStats.Current)
-	s.MemoryBytes, s.MemoryLimit, s.PIDs = &memory, &limit, &pids
 	if _, err := d.running(id); err != nil {
 		return sandboxd.Sample{}, err
 	}
 	return s, nil
+}
+
+// computed is the processor time of gVisor's kernel and what it runs, where this machine
+// has them.
+func (e *environment) computed() (sum time.Duration) {
+	<-e.looked
+	if e.kernel != 0 {
+		for _, pid := range proc.Family(e.kernel) {
+			sum += proc.CPU(pid)
+		}
+	}
+	return sum
+}
+
+// inUse is what cannot be had back at once.
+func inUse(m container.MemoryStats) int64 {
+	used := int64(m.Usage)
+	for _, field := range []string{"total_inactive_file", "inactive_file"} { // versions 1 and 2
+		if cache, ok := m.Stats[field]; ok {
+			return max(0, used-int64(cache))
+		}
+	}
+	return used
 }
 
 // transferred is what was read and written. The processes say it where they are this

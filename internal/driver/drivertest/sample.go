@@ -2,6 +2,7 @@ package drivertest
 
 import (
 	"testing"
+	"time"
 
 	"sandboxd"
 	"sandboxd/internal/captest"
@@ -31,6 +32,16 @@ func testSamples(t *testing.T, f *fixture) {
 		if n != nil && *n < 0 {
 			t.Errorf("%+v", second)
 		}
+	}
+	// Counters of another, as of the whole machine, would be larger.
+	if second.CPU > 10*time.Second {
+		t.Errorf("%v of processor time for one command", second.CPU)
+	}
+	if second.MemoryBytes != nil && (second.MemoryLimit == nil || *second.MemoryBytes > *second.MemoryLimit) {
+		t.Errorf("more memory than the limit: %+v", second)
+	}
+	if second.MemoryLimit != nil && *second.MemoryLimit != spec.Limits.MemoryBytes {
+		t.Errorf("the limit is %d, not %d", *second.MemoryLimit, spec.Limits.MemoryBytes)
 	}
 	if err := f.d.Stop(t.Context(), spec.ID); err != nil {
 		t.Fatal(err)
