@@ -57,7 +57,7 @@ model_dir=$scratch
 [ ! -w /dev/shm ] || model_dir=/dev/shm
 TMPDIR=$model_dir go test -count=1 -timeout 20m -run '^TestModel$' -v ./internal/host -rapid.checks=10000 -rapid.nofailfile || status=1
 
-echo "== fuzz, ${FUZZTIME:=$([ "${CI:-}" = true ] && echo 20s || echo 5s)} each"
+echo "== fuzz, ${FUZZTIME:=$([ "${CI:-}" = true ] && echo 10s || echo 5s)} each"
 fuzzed=0
 for package in $(go list ./...); do
 	# A package without tests lists nothing; one that does not compile has failed above.
