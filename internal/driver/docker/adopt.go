@@ -12,6 +12,7 @@ import (
 	"github.com/moby/moby/api/types/container"
 
 	"sandboxd"
+	"sandboxd/internal/driver/names"
 )
 
 // handle is what a later server needs to be sure that a container is the one.
@@ -38,7 +39,7 @@ func (d *Driver) Adopt(ctx context.Context, id string, raw sandboxd.Handle) erro
 	}
 	var h handle
 	herr := json.Unmarshal(raw, &h)
-	e := &environment{id: id, name: d.onDisk(id), generation: h.Generation, limits: h.Limits, busy: make(chan struct{}), ended: make(chan struct{}), looked: make(chan struct{})}
+	e := &environment{id: id, name: d.names.Of(id), generation: h.Generation, limits: h.Limits, busy: make(chan struct{}), ended: make(chan struct{}), looked: make(chan struct{})}
 	d.mu.Lock()
 	if d.closed {
 		d.mu.Unlock()
@@ -96,7 +97,7 @@ func (d *Driver) adopt(ctx context.Context, e *environment, h handle) error {
 		return err
 	}
 	labels, made := seen.Config.Labels, cmp.Or(h.Made, strconv.FormatInt(h.Generation, 10))
-	if isMember(e.name) {
+	if names.IsMember(e.name) {
 		made = "0" // it had none when it was made; the link is of the one that it has now
 	}
 	if seen.ID != h.Container || labels[labelID] != e.name || labels[labelData] != d.data || labels[labelGeneration] != made {

@@ -27,6 +27,7 @@ import (
 
 	"sandboxd"
 	"sandboxd/internal/driver/initbin"
+	"sandboxd/internal/driver/names"
 	"sandboxd/internal/driver/pool"
 	"sandboxd/internal/driver/queue"
 	"sandboxd/internal/isolate"
@@ -82,7 +83,8 @@ type Driver struct {
 	work     sync.WaitGroup
 	watching watching
 	ready    *pool.Pool[kind, *member]
-	own      string // begins the names of this server's members
+	names    names.Dir // of containers, in the run directory
+	own      string    // begins the names of this server's members
 	sweeping sync.Once
 	bridges  *bridges
 
@@ -150,7 +152,7 @@ func New(cfg Config) (*Driver, error) {
 		return nil, fmt.Errorf("make the run directory: %w", err)
 	}
 	d := &Driver{cfg: cfg, init: initbin.ReadableIn(filepath.Join(cfg.DataDir, "bin")), events: queue.New(),
-		envs: map[string]*environment{}, unpooled: map[world]bool{}, own: memberPrefix + sandboxd.NewID()[:8] + "-"}
+		envs: map[string]*environment{}, unpooled: map[world]bool{}, names: names.Dir(cfg.RunDir), own: names.MemberPrefix + sandboxd.NewID()[:8] + "-"}
 	if d.engine, err = newEngine(cfg.Host, cfg.Patience); err != nil {
 		return nil, err
 	}
@@ -332,14 +334,14 @@ func (d *Driver) List(ctx context.Context) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	linked, err := d.links()
+	linked, err := d.names.IDs()
 	if err != nil {
 		return nil, sandboxd.Wrap(sandboxd.ClassInternal, err, "read the run directory")
 	}
 	ids := make([]string, 0, len(found))
 	for _, c := range found {
 		id := c.Labels[labelID]
-		if isMember(id) {
+		if names.IsMember(id) {
 			id = linked[id]
 		}
 		if sandboxd.ValidID(id) {
@@ -397,13 +399,18 @@ func (d *Driver) Stop(ctx context.Context, id string) error {
 	return err
 }
 
+// clear removes all that there is of an id.
+func (d *Driver) clear(ctx context.Context, id string) error {
+	return d.names.Clear(id, func(name string) error { return d.clean(ctx, name) })
+}
+
 // hold takes the place of an id for Stop, when nothing else has it.
 func (d *Driver) hold(ctx context.Context, id string) (*environment, error) {
 	for {
 		d.mu.Lock()
 		e := d.envs[id]
 		if e == nil {
-			e = &environment{id: id, name: d.onDisk(id), ended: make(chan struct{})}
+			e = &environment{id: id, name: d.names.Of(id), ended: make(chan struct{})}
 			d.envs[id] = e
 		}
 		busy := e.busy

@@ -96,7 +96,7 @@ func harness(t testing.TB, e dockertest.Engine) drivertest.Harness {
 		Sleep: []string{"sleep", "1000"},
 		Show:  func(name string) []string { return []string{"cat", name} },
 		End: func(t testing.TB, d sandboxd.Driver, id string) {
-			if _, err := e.API.ContainerKill(context.Background(), d.(*Driver).containerName(d.(*Driver).onDisk(id)), client.ContainerKillOptions{Signal: "KILL"}); err != nil {
+			if _, err := e.API.ContainerKill(context.Background(), d.(*Driver).containerName(d.(*Driver).names.Of(id)), client.ContainerKillOptions{Signal: "KILL"}); err != nil {
 				t.Fatal(err)
 			}
 		},

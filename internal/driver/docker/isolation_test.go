@@ -14,6 +14,7 @@ import (
 	"sandboxd"
 	"sandboxd/internal/driver/docker/dockertest"
 	"sandboxd/internal/driver/drivertest"
+	"sandboxd/internal/driver/names"
 )
 
 // box is one running sandbox of a test.
@@ -34,7 +35,7 @@ func openBox(t testing.TB, e dockertest.Engine, change func(*sandboxd.Environmen
 func openPooled(t testing.TB, e dockertest.Engine, change func(*sandboxd.EnvironmentSpec)) *box {
 	t.Helper()
 	b := open(t, e, change, 1)
-	if !isMember(b.d.onDisk(b.spec.ID)) {
+	if !names.IsMember(b.d.names.Of(b.spec.ID)) {
 		t.Fatal("the sandbox did not come from the pool")
 	}
 	return b

@@ -31,7 +31,7 @@ func (d *Driver) Keep(ctx context.Context, id string) error {
 // keep ends what runs in the container of an id, and answers the container. One that
 // has a network is in none until it is started again.
 func (d *Driver) keep(ctx context.Context, id string) (kept, error) {
-	if d.onDisk(id) != id {
+	if d.names.Of(id) != id {
 		return kept{}, gone(id) // from the pool: it would not get the sandbox's files again
 	}
 	seen, err := d.engine.inspect(ctx, d.containerName(id))

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sandboxd"
+	"sandboxd/internal/driver/names"
 	"sandboxd/internal/failpoint"
 	"sandboxd/internal/isolate"
 	"sandboxd/internal/isolate/setup"
@@ -238,10 +239,7 @@ func (d *Driver) handOver(ctx context.Context, e *environment, m *member, spec s
 	e.name, e.container = e.id, ""
 	e.died, e.outOfMemory, e.signal = false, 0, ""
 	d.mu.Unlock()
-	if rerr := os.Remove(d.linkPath(spec.ID)); rerr != nil && !errors.Is(rerr, os.ErrNotExist) {
-		err = errors.Join(err, rerr)
-	}
-	return nil, err
+	return nil, errors.Join(err, d.names.Unlink(spec.ID))
 }
 
 // give attaches the sandbox's files, says who it is and hears that the init has become
@@ -267,7 +265,7 @@ func (d *Driver) give(ctx context.Context, m *member, spec sandboxd.EnvironmentS
 	if err := writeFiles(d.filesOf(m.name), spec.UID); err != nil {
 		return err
 	}
-	if err := os.Symlink(m.name, d.linkPath(spec.ID)); err != nil {
+	if err := d.names.Link(spec.ID, m.name); err != nil {
 		return err
 	}
 	fpMemberLinked.Hit()
@@ -309,20 +307,20 @@ func (d *Driver) sweepOnce() error {
 	if err != nil {
 		return err
 	}
-	names := map[string]bool{}
+	left := map[string]bool{}
 	for _, c := range found {
-		names[c.Labels[labelID]] = true
+		left[c.Labels[labelID]] = true
 	}
 	for _, e := range entries {
-		names[e.Name()] = true
+		left[e.Name()] = true
 	}
-	linked, err := d.links()
+	linked, err := d.names.IDs()
 	if err != nil {
 		return err
 	}
 	var errs []error
-	for name := range names {
-		if isMember(name) && linked[name] == "" && !strings.HasPrefix(name, d.own) {
+	for name := range left {
+		if names.IsMember(name) && linked[name] == "" && !strings.HasPrefix(name, d.own) {
 			errs = append(errs, d.clean(d.ctx, name))
 		}
 	}

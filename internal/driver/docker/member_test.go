@@ -100,7 +100,7 @@ func TestADeadMemberIsAMiss(t *testing.T) {
 	if _, err := d.Start(t.Context(), spec); err != nil {
 		t.Fatal(err)
 	}
-	if d.onDisk(spec.ID) != spec.ID {
+	if d.names.Of(spec.ID) != spec.ID {
 		t.Error("a dead member became a sandbox")
 	}
 	s := drivertest.Attach(t, d, spec.ID)
@@ -121,7 +121,7 @@ func TestMembersOfADeadServer(t *testing.T) {
 	before := h.Left()
 	d := h.Open(t).(*Driver)
 	handed := h.Spec(t)
-	var names []string
+	var made []string
 	for range 2 {
 		m, err := d.makeMember(t.Context(), kindFor(t, d, handed))
 		if err != nil {
@@ -129,10 +129,10 @@ func TestMembersOfADeadServer(t *testing.T) {
 		}
 		m.letGo()
 		m.conn.Close()
-		names = append(names, m.name)
+		made = append(made, m.name)
 	}
 	// The server died when the link was made.
-	if err := os.Symlink(names[1], d.linkPath(handed.ID)); err != nil {
+	if err := d.names.Link(handed.ID, made[1]); err != nil {
 		t.Fatal(err)
 	}
 	d.Close()
@@ -179,7 +179,7 @@ func TestAnotherKindIsAMiss(t *testing.T) {
 		if _, err := d.Start(t.Context(), other); err != nil {
 			t.Fatal(err)
 		}
-		if d.onDisk(other.ID) != other.ID {
+		if d.names.Of(other.ID) != other.ID {
 			t.Errorf("a sandbox of %+v was made from another kind", other)
 		}
 		if err := d.Stop(t.Context(), other.ID); err != nil {
@@ -305,7 +305,7 @@ func TestAnOddImageCostsOthersNoPool(t *testing.T) {
 		} else if sandboxd.ClassOf(err) == sandboxd.ClassInternal {
 			t.Errorf("%s: it is not clear what is wrong", name)
 		}
-		if d.onDisk(spec.ID) != spec.ID {
+		if d.names.Of(spec.ID) != spec.ID {
 			t.Errorf("%s: something is left", name)
 		}
 		spec.Image = good

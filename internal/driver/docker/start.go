@@ -15,6 +15,7 @@ import (
 	"github.com/moby/moby/client"
 
 	"sandboxd"
+	"sandboxd/internal/driver/names"
 	"sandboxd/internal/isolate/setup"
 )
 
@@ -126,7 +127,7 @@ func (d *Driver) startIn(ctx context.Context, e *environment, spec sandboxd.Envi
 		if err := d.clear(ctx, e.id); err != nil {
 			return nil, err
 		}
-	case d.onDisk(e.id) != e.id:
+	case d.names.Of(e.id) != e.id:
 		return nil, conflict() // of an earlier server, not adopted
 	}
 	// Before the container is there: what happens to it is to be heard.
@@ -189,7 +190,7 @@ func (d *Driver) create(ctx context.Context, spec sandboxd.EnvironmentSpec, img 
 	if spec.CABundle != "" {
 		opts.HostConfig.Mounts = append(opts.HostConfig.Mounts, bind(spec.CABundle, sandboxd.CABundle, true))
 	}
-	if isMember(spec.ID) {
+	if names.IsMember(spec.ID) {
 		waiting(&opts)
 	}
 	id, err := d.engine.create(ctx, opts)

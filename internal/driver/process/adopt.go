@@ -62,7 +62,7 @@ func (d *Driver) Adopt(ctx context.Context, id string, raw sandboxd.Handle) erro
 	}
 	var h handle
 	herr := json.Unmarshal(raw, &h)
-	e := &environment{id: id, name: d.onDisk(id), generation: h.Generation, limits: h.Limits, groups: newCommandGroups(d.groups), busy: make(chan struct{}), ended: make(chan struct{})}
+	e := &environment{id: id, name: d.names.Of(id), generation: h.Generation, limits: h.Limits, groups: newCommandGroups(d.groups), busy: make(chan struct{}), ended: make(chan struct{})}
 	d.envs[id] = e
 	d.mu.Unlock()
 

@@ -21,6 +21,7 @@ import (
 
 	"sandboxd"
 	"sandboxd/internal/driver/initbin"
+	"sandboxd/internal/driver/names"
 	"sandboxd/internal/driver/pool"
 	"sandboxd/internal/driver/queue"
 	"sandboxd/internal/image"
@@ -39,7 +40,8 @@ type Driver struct {
 	cfg      Config
 	groups   *groups // nil when the machine has none
 	groupErr error
-	roll     roll // in place of the groups where there are none
+	names    names.Dir // of environments, in the run directory
+	roll     roll      // in place of the groups where there are none
 	rootless bool
 	seccomp  []byte
 	landlock int
@@ -118,7 +120,7 @@ func New(cfg Config) (*Driver, error) {
 	}
 	d := &Driver{cfg: cfg, seccomp: program, landlock: isolate.LandlockABI(), bootID: string(boot[:36]),
 		events: queue.New(), init: initbin.In(filepath.Join(cfg.DataDir, "bin")), images: image.In(filepath.Join(cfg.DataDir, "images"), "process"),
-		envs: map[string]*environment{}, rootless: os.Geteuid() != 0}
+		envs: map[string]*environment{}, rootless: os.Geteuid() != 0, names: names.Dir(cfg.RunDir)}
 	d.roll = roll{dir: cfg.RunDir, boot: d.bootID}
 	d.groups, d.groupErr = findGroups(cfg.DataDir)
 	d.ready = pool.New(pool.Options[kind, *member]{Make: d.makeMember, End: d.endMember, Busy: pool.MachineBusy,
@@ -275,16 +277,16 @@ func (d *Driver) List(context.Context) ([]string, error) {
 	if d.groups != nil {
 		list = d.groups.list
 	}
-	names, err := list()
+	found, err := list()
 	if err != nil {
 		return nil, sandboxd.Wrap(sandboxd.ClassInternal, err, "read what environments there are")
 	}
-	linked, err := d.links()
+	linked, err := d.names.IDs()
 	if err != nil {
 		return nil, sandboxd.Wrap(sandboxd.ClassInternal, err, "read the run directory")
 	}
-	ids := names[:0]
-	for _, name := range names {
+	ids := found[:0]
+	for _, name := range found {
 		if id := linked[name]; id != "" {
 			name = id
 		}
@@ -325,7 +327,7 @@ func (d *Driver) hold(ctx context.Context, id string) (*environment, error) {
 		d.mu.Lock()
 		e := d.envs[id]
 		if e == nil {
-			e = &environment{id: id, name: d.onDisk(id)}
+			e = &environment{id: id, name: d.names.Of(id)}
 			d.envs[id] = e
 		}
 		busy := e.busy
@@ -357,6 +359,26 @@ func (d *Driver) stop(ctx context.Context, e *environment) error {
 		return sandboxd.Wrap(sandboxd.ClassUnavailable, err, "remove what the sandbox left")
 	}
 	return nil
+}
+
+// nameOf answers the name of an environment that may be held here.
+func (d *Driver) nameOf(id string) string {
+	d.mu.Lock()
+	e := d.envs[id]
+	name := ""
+	if e != nil {
+		name = e.name
+	}
+	d.mu.Unlock()
+	if name == "" {
+		name = d.names.Of(id)
+	}
+	return name
+}
+
+// clear removes all that there is of an id.
+func (d *Driver) clear(ctx context.Context, id string) error {
+	return d.names.Clear(id, func(name string) error { return d.clean(ctx, name) })
 }
 
 // clean ends what is left of an environment and removes its cgroups and files.

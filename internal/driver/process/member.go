@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sandboxd"
+	"sandboxd/internal/driver/names"
 	"sandboxd/internal/failpoint"
 	"sandboxd/internal/isolate"
 	"sandboxd/internal/isolate/setup"
@@ -51,7 +52,7 @@ type member struct {
 
 // makeMember is the pool's.
 func (d *Driver) makeMember(ctx context.Context, k kind) (*member, error) {
-	l := &launch{driver: d, spec: k.spec, name: memberPrefix + sandboxd.NewID(), pooled: true, program: k.program}
+	l := &launch{driver: d, spec: k.spec, name: names.MemberPrefix + sandboxd.NewID(), pooled: true, program: k.program}
 	m := &member{launch: l, groups: newCommandGroups(d.groups)}
 	err := l.holdImage()
 	if err == nil {
@@ -109,8 +110,8 @@ func (d *Driver) KeepReady(n int) {
 // sweepMembers removes what members of a dead server left. They ended with it; one
 // that was being handed over is its sandbox's.
 func (d *Driver) sweepMembers() {
-	names, err := d.groups.list()
-	linked, lerr := d.links()
+	found, err := d.groups.list()
+	linked, lerr := d.names.IDs()
 	entries, derr := os.ReadDir(d.cfg.RunDir)
 	if err := errors.Join(err, lerr, derr); err != nil {
 		d.cfg.Log.Error("environments that were kept ready cannot be looked for", "err", err)
@@ -118,11 +119,11 @@ func (d *Driver) sweepMembers() {
 	}
 	for _, e := range entries {
 		name, _, _ := strings.Cut(e.Name(), ".")
-		names = append(names, name)
+		found = append(found, name)
 	}
-	slices.Sort(names)
-	for _, name := range slices.Compact(names) {
-		if strings.HasPrefix(name, memberPrefix) && linked[name] == "" {
+	slices.Sort(found)
+	for _, name := range slices.Compact(found) {
+		if names.IsMember(name) && linked[name] == "" {
 			d.cleanMember(name)
 		}
 	}
@@ -151,10 +152,7 @@ func (d *Driver) handOver(ctx context.Context, e *environment, m *member, spec s
 	m.kill()
 	d.cleanMember(m.name)
 	d.rename(e, e.id)
-	if rerr := os.Remove(d.linkPath(spec.ID)); rerr != nil && !errors.Is(rerr, os.ErrNotExist) {
-		err = errors.Join(err, rerr)
-	}
-	return nil, err
+	return nil, errors.Join(err, d.names.Unlink(spec.ID))
 }
 
 func (d *Driver) rename(e *environment, name string) {
@@ -179,7 +177,7 @@ func (d *Driver) give(ctx context.Context, m *member, spec sandboxd.EnvironmentS
 	if err != nil {
 		return err
 	}
-	if err := os.Symlink(m.name, d.linkPath(spec.ID)); err != nil {
+	if err := d.names.Link(spec.ID, m.name); err != nil {
 		return err
 	}
 	fpMemberLinked.Hit()

@@ -13,6 +13,7 @@ import (
 	"sandboxd"
 	"sandboxd/internal/captest"
 	"sandboxd/internal/driver/drivertest"
+	"sandboxd/internal/driver/names"
 )
 
 // take answers a member that was made for sandboxes as that of spec.
@@ -53,7 +54,7 @@ func TestMembersOfADeadServer(t *testing.T) {
 	abandon(t, take(t, d, spec))
 	handed := h.Spec(t) // whose server died when the link was made
 	m := take(t, d, handed)
-	if err := os.Symlink(m.name, d.linkPath(handed.ID)); err != nil {
+	if err := d.names.Link(handed.ID, m.name); err != nil {
 		t.Fatal(err)
 	}
 	abandon(t, m)
@@ -115,18 +116,18 @@ func TestADeadMemberIsAMiss(t *testing.T) {
 }
 
 // members names what is ready.
-func members(t *testing.T, d *Driver) (names []string) {
+func members(t *testing.T, d *Driver) (ready []string) {
 	t.Helper()
 	all, err := d.groups.list()
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, name := range all {
-		if strings.HasPrefix(name, memberPrefix) {
-			names = append(names, name)
+		if names.IsMember(name) {
+			ready = append(ready, name)
 		}
 	}
-	return names
+	return ready
 }
 
 // What is asked for in another way than what is ready is made at once.

@@ -71,7 +71,7 @@ func (d *Driver) cloneInto(pidfd *int) *syscall.SysProcAttr {
 func (d *Driver) left(id string) bool {
 	name := d.roll.name(id)
 	if d.groups != nil {
-		name = d.groups.dir("pids", d.onDisk(id))
+		name = d.groups.dir("pids", d.names.Of(id))
 	}
 	_, err := os.Lstat(name)
 	return err == nil
