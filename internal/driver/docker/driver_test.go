@@ -14,6 +14,7 @@ import (
 	"github.com/moby/moby/client"
 
 	"sandboxd"
+	"sandboxd/internal/captest"
 	"sandboxd/internal/driver/docker/dockertest"
 	"sandboxd/internal/driver/drivertest"
 )
@@ -88,7 +89,7 @@ func leftovers(e dockertest.Engine, dir string) string {
 
 func harness(t testing.TB, e dockertest.Engine) drivertest.Harness {
 	dir := t.TempDir()
-	return drivertest.Harness{
+	h := drivertest.Harness{
 		Open:  func(t testing.TB) sandboxd.Driver { return openDriver(t, e, dir) },
 		Spec:  func(t testing.TB) sandboxd.EnvironmentSpec { return newSpec(t, dir) },
 		True:  []string{"true"},
@@ -100,8 +101,49 @@ func harness(t testing.TB, e dockertest.Engine) drivertest.Harness {
 				t.Fatal(err)
 			}
 		},
-		Left: func() string { return leftovers(e, dir) },
+		Left:         func() string { return leftovers(e, dir) },
+		OwnProcesses: initProcesses,
+		Fill: func(bytes int64) []string {
+			return []string{"/bin/sh", "-c", fmt.Sprintf("head -c %d /dev/zero >/tmp/held", bytes)}
+		},
+		Group: func(t testing.TB, d sandboxd.Driver, id, controller string) string {
+			return group(t, e, d.(*Driver).containerName(d.(*Driver).names.Of(id)), controller)
+		},
 	}
+	if ignoresCgroups(t, e) {
+		h.Fixed, h.Group = "the engine's OCI runtime is set up to ignore cgroups", nil
+	}
+	return h
+}
+
+// group answers the directory of a container's cgroup.
+func group(t testing.TB, e dockertest.Engine, name, controller string) string {
+	t.Helper()
+	seen, err := e.API.ContainerInspect(context.Background(), name, client.ContainerInspectOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", seen.Container.State.Pid))
+	captest.Need(t, "driver-limits-seen", err == nil, "the engine's processes are not this machine's")
+	for line := range strings.Lines(string(text)) {
+		fields := strings.SplitN(strings.TrimSpace(line), ":", 3)
+		if len(fields) == 3 && slices.Contains(strings.Split(fields[1], ","), controller) {
+			return filepath.Join("/sys/fs/cgroup", controller, fields[2])
+		}
+		if len(fields) == 3 && fields[0] == "0" {
+			return filepath.Join("/sys/fs/cgroup", fields[2])
+		}
+	}
+	return ""
+}
+
+func ignoresCgroups(t testing.TB, e dockertest.Engine) bool {
+	t.Helper()
+	found, err := e.API.Info(context.Background(), client.InfoOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return slices.Contains(found.Info.Runtimes[e.Runtime].Args, "--ignore-cgroups")
 }
 
 func TestSuite(t *testing.T) {

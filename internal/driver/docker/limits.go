@@ -1,34 +1,35 @@
 package docker
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
-	"math"
+	"errors"
 
 	"github.com/moby/moby/api/types/container"
 	"github.com/moby/moby/client"
 
 	"sandboxd"
+	"sandboxd/internal/driver/limits"
 )
 
 var _ sandboxd.LimitChanger = (*Driver)(nil)
 
-// resources are the limits that an engine can also change while a container runs.
-func resources(l sandboxd.Limits) container.Resources {
+// bounds are the limits that an engine can also change while a container runs. A weight is
+// always named: to an engine 0 means the one that is there, and the kernel's own for a
+// group that was given none is not what every OCI runtime makes of the usual one.
+func bounds(l sandboxd.Limits) container.Resources {
 	pids := l.PIDs + initProcesses
 	return container.Resources{
 		Memory: l.MemoryBytes, MemorySwap: max(l.MemoryBytes, l.SwapBytes),
-		CPUPeriod: cpuPeriod, CPUQuota: int64(math.Ceil(l.CPUs * cpuPeriod)), CPUShares: l.CPUShares,
+		CPUPeriod: limits.Period, CPUQuota: limits.Quota(l.CPUs), CPUShares: cmp.Or(l.CPUShares, limits.UsualShares),
 		PidsLimit: &pids,
 	}
 }
 
-// usualShares is the weight of a container that none was given.
-const usualShares = 1024
-
-// ChangeLimits is sandboxd.LimitChanger's. What the engine cannot change, as under an OCI
-// runtime that has no cgroups, it puts back.
-func (d *Driver) ChangeLimits(ctx context.Context, id string, raw sandboxd.Handle, limits sandboxd.Limits) (sandboxd.Handle, error) {
+// ChangeLimits is sandboxd.LimitChanger's. An OCI runtime that cannot put one of the limits
+// in force, or none at all, leaves those that it came to before.
+func (d *Driver) ChangeLimits(ctx context.Context, id string, raw sandboxd.Handle, wanted sandboxd.Limits) (sandboxd.Handle, error) {
 	e, err := d.running(id)
 	if err != nil {
 		return nil, err
@@ -38,39 +39,30 @@ func (d *Driver) ChangeLimits(ctx context.Context, id string, raw sandboxd.Handl
 		return nil, sandboxd.Wrap(sandboxd.ClassInternal, err, "the environment's handle is damaged")
 	}
 	was := d.limitsOf(e)
-	if limits.MemoryBytes < was.MemoryBytes {
-		// Asked before: the kernel may make room by killing.
-		s, err := d.Sample(ctx, id)
-		if err != nil {
-			return nil, err
-		}
-		if s.MemoryBytes == nil {
-			return nil, sandboxd.Errorf(sandboxd.ClassUnsupported, "its OCI runtime keeps the sandbox below no limit of memory")
-		}
-		if *s.MemoryBytes > limits.MemoryBytes {
-			return nil, sandboxd.Errorf(sandboxd.ClassConflict, "the sandbox uses %d bytes of memory, which is more than the new limit", *s.MemoryBytes).
-				WithHint("the limit holds from its next start on; stop it to have it now")
-		}
+	if err := limits.Fits(ctx, d, id, was, wanted); err != nil {
+		return nil, err
 	}
-	wanted := resources(limits)
-	if wanted.CPUShares == 0 && was.CPUShares != 0 {
-		wanted.CPUShares = usualShares // 0 would change nothing
-	}
-	err = d.engine.call(ctx, func(ctx context.Context) error {
-		_, err := d.engine.api.ContainerUpdate(ctx, h.Container, client.ContainerUpdateOptions{Resources: &wanted})
-		return err
-	})
-	if err != nil {
+	if err := d.engine.bound(ctx, h.Container, wanted); err != nil {
 		if _, gone := d.running(id); gone != nil {
 			return nil, gone
 		}
+		err = errors.Join(err, d.engine.bound(context.WithoutCancel(ctx), h.Container, was))
 		return nil, sandboxd.Wrap(sandboxd.ClassUnavailable, err, "the limits cannot be changed")
 	}
 	d.mu.Lock()
-	e.limits = limits
+	e.limits = wanted
 	d.mu.Unlock()
-	h.Limits = limits
+	h.Limits = wanted
 	return json.Marshal(h)
+}
+
+// bound puts limits in force for a container that runs.
+func (e *engine) bound(ctx context.Context, name string, l sandboxd.Limits) error {
+	return e.call(ctx, func(ctx context.Context) error {
+		resources := bounds(l)
+		_, err := e.api.ContainerUpdate(ctx, name, client.ContainerUpdateOptions{Resources: &resources})
+		return err
+	})
 }
 
 // limitsOf are those of an environment, which may be changed while it runs.

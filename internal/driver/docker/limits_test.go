@@ -2,15 +2,12 @@ package docker
 
 import (
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"syscall"
 	"testing"
 	"time"
-
-	"github.com/moby/moby/client"
 
 	"sandboxd"
 	"sandboxd/internal/captest"
@@ -25,12 +22,7 @@ func TestLimits(t *testing.T) {
 		t.Run(runtime, func(t *testing.T) {
 			e := dockertest.Find(t, runtime)
 			if runtime == "runsc" {
-				found, err := e.API.Info(t.Context(), client.InfoOptions{})
-				if err != nil {
-					t.Fatal(err)
-				}
-				captest.Need(t, "runsc_cgroups", !slices.Contains(found.Info.Runtimes[runtime].Args, "--ignore-cgroups"),
-					"the engine's runsc is set up to ignore cgroups")
+				captest.Need(t, "runsc_cgroups", !ignoresCgroups(t, e), "the engine's runsc is set up to ignore cgroups")
 			}
 			b := openBox(t, e, func(s *sandboxd.EnvironmentSpec) {
 				s.Limits = sandboxd.Limits{MemoryBytes: 64 << 20, CPUs: 0.5, PIDs: 20, TmpBytes: 8 << 20, OpenFiles: 100}

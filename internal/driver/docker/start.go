@@ -30,8 +30,6 @@ const (
 	// oomScore makes the kernel prefer sandboxes to the machine's own programs when
 	// the machine itself is out of memory.
 	oomScore = 300
-	// cpuPeriod is the kernel's usual one, in microseconds.
-	cpuPeriod = 100_000
 )
 
 // initEnviron is what the init itself gets. The last ones keep an image from
@@ -237,10 +235,10 @@ func loopback6() map[string]string {
 // options describe the container, without its mounts.
 func (d *Driver) options(spec sandboxd.EnvironmentSpec, img image, network string) client.ContainerCreateOptions {
 	no, soon := false, 1
-	bounds := resources(spec.Limits)
+	resources := bounds(spec.Limits)
 	// Not of open files: the engine may not be allowed to raise it, and the init gives
 	// each command its own.
-	bounds.Ulimits = []*container.Ulimit{{Name: "core"}}
+	resources.Ulimits = []*container.Ulimit{{Name: "core"}}
 	size := spec.Limits.TmpBytes
 	if size <= 0 {
 		size = sandboxd.DefaultLimits().TmpBytes
@@ -284,7 +282,7 @@ func (d *Driver) options(spec sandboxd.EnvironmentSpec, img image, network strin
 			Sysctls:        loopback6(),
 			Runtime:        spec.OCIRuntime,
 			Init:           &no,
-			Resources:      bounds,
+			Resources:      resources,
 		},
 	}
 }

@@ -32,6 +32,14 @@ type Harness struct {
 	Sleep []string
 	// Show writes a file of the sandbox to stdout; nil where there are no files.
 	Show func(name string) []string
+	// Fixed says why the limits of what runs cannot be changed here; empty where they can.
+	Fixed string
+	// Group answers the directory in which the kernel has the limits of an environment by a
+	// controller of cgroups; nil where no kernel has any. OwnProcesses count in the limit of
+	// processes beside it, and Fill takes memory that stays taken.
+	Group        func(t testing.TB, d sandboxd.Driver, id, controller string) string
+	OwnProcesses int64
+	Fill         func(bytes int64) []string
 	// End makes an environment end by itself, as a crash of its init would.
 	End func(t testing.TB, d sandboxd.Driver, id string)
 	// Left describes what the driver has on the machine: the same before a test and

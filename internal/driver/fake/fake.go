@@ -239,7 +239,7 @@ func (d *Driver) Start(ctx context.Context, spec sandboxd.EnvironmentSpec) (sand
 	cfg := w.config()
 	loopback := builtin.NewLoopback()
 	env := &environment{
-		spec: spec, serial: sandboxd.NewID(), gone: make(chan struct{}),
+		spec: spec, used: sandboxd.Sample{MemoryLimit: &spec.Limits.MemoryBytes}, serial: sandboxd.NewID(), gone: make(chan struct{}),
 		server: inside.New(builtin.Spawner{Loopback: loopback}, inside.Options{Nonce: spec.Nonce, Dial: loopback.Dial, Ports: loopback.Ports, Listen: loopback.Listen}),
 	}
 	w.mu.Lock()

@@ -1,6 +1,7 @@
 package process
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -47,6 +48,25 @@ func TestSandboxesWeighLessThanTheServer(t *testing.T) {
 		text, err := os.ReadFile(file)
 		if err != nil || strings.TrimSpace(string(text)) != want {
 			t.Errorf("%s is %q, want %s: %v", file, text, want, err)
+		}
+	}
+}
+
+// TestWeightsAreProportions asks the kernel what a weight has become.
+func TestWeightsAreProportions(t *testing.T) {
+	need(t)
+	b := openBox(t, nil)
+	for shares, weight := range map[int64]string{2: "1", 512: "50", 0: "100", 1024: "100", 2048: "200", 262144: "10000"} {
+		if err := b.d.groups.weighCPU(b.spec.ID, shares); err != nil {
+			t.Fatal(err)
+		}
+		file, want := "cpu.shares", fmt.Sprint(cmp.Or(shares, 1024))
+		if b.d.groups.v2 {
+			file, want = "cpu.weight", weight
+		}
+		text, err := os.ReadFile(filepath.Join(b.d.groups.dir("cpu", b.spec.ID), file))
+		if err != nil || strings.TrimSpace(string(text)) != want {
+			t.Errorf("%d shares: %s is %q, not %s: %v", shares, file, text, want, err)
 		}
 	}
 }

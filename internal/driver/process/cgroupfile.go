@@ -8,6 +8,8 @@ import (
 	"strconv"
 
 	"golang.org/x/sys/unix"
+
+	"sandboxd/internal/driver/limits"
 )
 
 func (g *groups) write(controller, sub, file, value string) error {
@@ -103,14 +105,15 @@ func (g *groups) limitPIDs(sub string, n int64) error {
 }
 
 // weighCPU sets the weight of a group beside its neighbours, in the units of version 1;
-// 0 is the usual one.
+// 0 is the usual one. A weight is a proportion, and stays one on version 2, up to the
+// hundred times of the usual weight that are the most there.
 func (g *groups) weighCPU(sub string, shares int64) error {
 	if g.dir("cpu", sub) == "" {
 		return nil
 	}
-	shares = cmp.Or(shares, 1024)
+	shares = cmp.Or(shares, limits.UsualShares)
 	if g.v2 {
-		return g.write("cpu", sub, "cpu.weight", strconv.FormatInt(1+(shares-2)*9999/262142, 10))
+		return g.write("cpu", sub, "cpu.weight", strconv.FormatInt(min(max(shares*100/limits.UsualShares, 1), 10_000), 10))
 	}
 	return g.write("cpu", sub, "cpu.shares", strconv.FormatInt(shares, 10))
 }
@@ -119,10 +122,9 @@ func (g *groups) limitCPU(sub string, cpus float64) error {
 	if cpus <= 0 || g.dir("cpu", sub) == "" {
 		return nil
 	}
-	const period = 100_000
-	quota := max(int64(cpus*period), 1000)
+	quota := limits.Quota(cpus)
 	if g.v2 {
-		return g.write("cpu", sub, "cpu.max", fmt.Sprintf("%d %d", quota, period))
+		return g.write("cpu", sub, "cpu.max", fmt.Sprintf("%d %d", quota, limits.Period))
 	}
 	return g.write("cpu", sub, "cpu.cfs_quota_us", strconv.FormatInt(quota, 10))
 }

@@ -115,7 +115,7 @@ func bare(d sandboxd.Driver) *Driver {
 
 func harness(t testing.TB) drivertest.Harness {
 	dir := t.TempDir()
-	return drivertest.Harness{
+	h := drivertest.Harness{
 		Open: func(t testing.TB) sandboxd.Driver {
 			d, err := Open(Config{DataDir: dir, RunDir: filepath.Join(dir, "run")})
 			if err != nil {
@@ -138,7 +138,24 @@ func harness(t testing.TB) drivertest.Harness {
 			}
 		},
 		Left: func() string { return leftovers(dir) },
+		Fill: fill,
+		Group: func(t testing.TB, d sandboxd.Driver, id, controller string) string {
+			b := bare(d)
+			if controller == "cpu" {
+				return b.groups.dir(controller, b.nameOf(id))
+			}
+			return b.groups.dir(controller, filepath.Join(b.nameOf(id), commandsDir))
+		},
 	}
+	if _, err := findGroups(dir); err != nil {
+		h.Fixed, h.Group = "there are no cgroups", nil
+	}
+	return h
+}
+
+// fill takes memory as files in it.
+func fill(bytes int64) []string {
+	return []string{"/bin/sh", "-c", fmt.Sprintf("head -c %d /dev/zero >/tmp/held", bytes)}
 }
 
 func TestSuite(t *testing.T) {

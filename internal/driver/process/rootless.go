@@ -23,18 +23,18 @@ import (
 // in telling what there is, process 1 ends a command's processes by a mark (see
 // internal/isolate/spawn), and limits hold for each process by itself.
 
-// Open is New for a host: without cgroups the driver is no sandboxd.CommandGroups, and
-// without them or root no sandboxd.EnvironmentPool.
+// Open is New for a host: without cgroups the driver is no sandboxd.CommandGroups and no
+// sandboxd.LimitChanger, and without them or root no sandboxd.EnvironmentPool.
 func Open(cfg Config) (sandboxd.Driver, error) {
 	d, err := New(cfg)
 	if err != nil {
 		return nil, err
 	}
 	if d.groups == nil {
-		return withoutGroups{d, d}, nil
+		return withoutGroups{d, d, d}, nil
 	}
 	if !d.pools() {
-		return withoutPool{d, d, d}, nil
+		return withoutPool{d, d, d, d, d}, nil
 	}
 	return d, nil
 }
@@ -43,6 +43,7 @@ func Open(cfg Config) (sandboxd.Driver, error) {
 type withoutGroups struct {
 	sandboxd.Driver
 	sandboxd.Images
+	sandboxd.Sampler
 }
 
 // withoutPool hides what needs root.
@@ -50,6 +51,8 @@ type withoutPool struct {
 	sandboxd.Driver
 	sandboxd.CommandGroups
 	sandboxd.Images
+	sandboxd.LimitChanger
+	sandboxd.Sampler
 }
 
 // cloneInto says which namespaces an init is cloned into, and how.

@@ -1,0 +1,9 @@
+package limits
+
+import (
+	"testing"
+
+	"sandboxd/internal/leaktest"
+)
+
+func TestMain(m *testing.M) { leaktest.Main(m) }
