@@ -48,20 +48,37 @@ type RuntimeLimits struct {
 // Clock says which rule ends a sandbox that nobody uses.
 type Clock string
 
-// The clocks: one governs each sandbox, by the face that opened it.
+// The clocks: one governs each open sandbox, by the face that opened it, and one the
+// files of each closed one.
 const (
-	ClockIdle  Clock = "idle"  // without work
-	ClockLease Clock = "lease" // without a request of its owner
+	ClockIdle  Clock = "idle"  // without work it is closed
+	ClockLease Clock = "lease" // without a request of its owner it is closed
+	ClockFiles Clock = "files" // without use it is deleted
 	ClockNone  Clock = "none"
 )
 
+// What a clock waits for: it is wound up by that and nothing else.
+const (
+	WaitsForWork    = "work"
+	WaitsForRequest = "request" // of its owner: Lifetimes.Renew
+	WaitsForUse     = "use"     // of its files
+)
+
+// SandboxClock is the rule that ends a sandbox which nobody uses. When that will be is
+// Awake's.
+type SandboxClock struct {
+	Name     Clock    `json:"name" enum:"idle,lease,files,none"`
+	WaitsFor string   `json:"waits_for,omitempty" enum:"work,request,use" doc:"What winds it up; absent without a clock"`
+	LimitS   *Seconds `json:"limit_s,omitempty" doc:"How long it waits for that"`
+}
+
 // Awake is why a sandbox is not closed yet.
 type Awake struct {
-	Clock   Clock      `json:"clock"`
-	Reason  string     `json:"reason" doc:"What it does or did last: command, terminal, connection, hold, cpu, io, request, opened"`
+	Clock   Clock      `json:"clock" enum:"idle,lease,files,none"`
+	Reason  string     `json:"reason" doc:"What it does or did last: command, terminal, connection, hold, cpu, io, request, opened; or closed"`
 	Detail  string     `json:"detail,omitempty" doc:"The numbers behind the reason"`
-	Since   time.Time  `json:"since" doc:"When it last worked"`
-	Lapses  *time.Time `json:"lapses,omitempty" doc:"When it is closed if nothing happens; absent: never"`
+	Since   time.Time  `json:"since" doc:"When it last worked, or was used if it is closed"`
+	Lapses  *time.Time `json:"lapses,omitempty" doc:"When it is closed, or a closed one deleted, if nothing happens; absent: never"`
 	Holding int        `json:"holding,omitempty" doc:"Holds in force"`
 }
 
@@ -93,7 +110,8 @@ type Lifetimes interface {
 	CloseSandbox(ctx context.Context, id string) (Sandbox, error)
 	// Awake says which clock governs the sandbox and what keeps it. It counts as no use.
 	Awake(ctx context.Context, id string) (Awake, error)
-	// Renew notes a request of the sandbox's owner: it winds the clock up.
+	// Renew notes a request of the sandbox's owner, which winds the clock lease up.
+	// ClassConflict for a sandbox that has another one: Hold keeps that awake.
 	Renew(ctx context.Context, id string) error
 	// Hold keeps it awake for hold.ForS, at most MaxHold; the same hold id
 	// again replaces that hold. An empty id is made up. ClassConflict for a sandbox

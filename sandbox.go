@@ -109,6 +109,7 @@ type Sandbox struct {
 	Face       string            `json:"face" enum:"native,sessions,sandboxes,apps" doc:"The interface it was opened through, whose defaults and clock it has"`
 	Open       bool              `json:"open" doc:"Opened and not closed since: it counts for the ceilings and has a clock"`
 	Asleep     bool              `json:"asleep,omitempty" doc:"Open, and put to sleep to make room; it wakes with the next command"`
+	Clock      SandboxClock      `json:"clock" doc:"What ends it if nobody uses it"`
 	CreatedAt  time.Time         `json:"created_at"`
 	Limits     Limits            `json:"limits"`
 	Next       *Limits           `json:"next,omitempty" doc:"The limits of its next environment, where the policy was changed and what runs keeps others"`

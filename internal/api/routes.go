@@ -36,7 +36,7 @@ func routes() []route {
 		{op("POST", box+"/stop", "stop-sandbox", "Stop the environment and keep the files"), typed((*face).stop)},
 		{op("POST", box+"/close", "close-sandbox", "Stop, and count for no ceiling: open no more"), typed((*face).closeSandbox)},
 		{op("GET", box+"/awake", "awake", "What keeps the sandbox awake, and when it is closed"), typed((*face).awake)},
-		{op("POST", box+"/renew", "renew", "Wind the sandbox's clock up, as a request of its owner does"), typed((*face).renew)},
+		{op("POST", box+"/renew", "renew", "Note a request of the sandbox's owner, which winds its lease up"), typed((*face).renew)},
 		{op("GET", box+"/holds", "list-holds", "List the holds in force"), typed((*face).holds)},
 		{op("POST", box+"/holds", "hold", "Keep the sandbox awake for a time; the id of a hold that is there replaces it"), typed((*face).hold)},
 		{op("DELETE", box+"/holds/{hold}", "release", "End a hold; one that is not there is no error"), typed((*face).release)},

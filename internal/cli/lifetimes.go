@@ -51,9 +51,13 @@ func (d details) rows() [][]string {
 	sb, a := d.Sandbox, d.Awake
 	rows := [][]string{{"id", sb.ID}, {"key", sb.Key}, {"state", stateText(sb)}, {"driver", sb.Driver}, {"runtime", sb.Runtime},
 		{"tenant", sb.Tenant}, {"opened by", sb.Face}, {"age", age(sb.CreatedAt)},
-		{"clock", string(a.Clock)}, {"awake for", strings.TrimSpace(a.Reason + " " + parenthesized(a.Detail))}, {"worked", age(a.Since) + " ago"}}
+		{"clock", ruleText(sb.Clock)}, {"awake for", strings.TrimSpace(a.Reason + " " + parenthesized(a.Detail))}, {"worked", age(a.Since) + " ago"}}
 	if a.Lapses != nil {
-		rows = append(rows, []string{"closes in", fmt.Sprint(max(0, time.Until(*a.Lapses)).Round(time.Second))})
+		ends := "closes in"
+		if !sb.Open {
+			ends = "deleted in"
+		}
+		rows = append(rows, []string{ends, fmt.Sprint(max(0, time.Until(*a.Lapses)).Round(time.Second))})
 	}
 	for _, h := range d.Holds {
 		rows = append(rows, []string{"hold", fmt.Sprintf("%s for %v %s", h.ID, h.ForS.Duration().Round(time.Second), parenthesized(h.Reason))})
@@ -79,6 +83,24 @@ func parenthesized(s string) string {
 		return ""
 	}
 	return "(" + s + ")"
+}
+
+// clockText is a sandbox's clock for a column.
+func clockText(c sandboxd.SandboxClock) string {
+	if c.LimitS == nil {
+		return string(c.Name)
+	}
+	return string(c.Name) + " " + span(c.LimitS.Duration())
+}
+
+// ruleText is a sandbox's clock as a sentence.
+func ruleText(c sandboxd.SandboxClock) string {
+	if c.LimitS == nil {
+		return string(c.Name)
+	}
+	what := map[string]string{sandboxd.WaitsForWork: "closed after %s without work", sandboxd.WaitsForRequest: "closed after %s without a request of its owner",
+		sandboxd.WaitsForUse: "deleted after %s without use of its files"}[c.WaitsFor]
+	return fmt.Sprintf("%s: "+what, c.Name, span(c.LimitS.Duration()))
 }
 
 // stateText is a sandbox's state for people.

@@ -78,6 +78,17 @@ func age(t time.Time) string {
 	return fmt.Sprintf("%dd", int(d.Hours()/24))
 }
 
+// span is how long something lasts, without the units that say nothing.
+func span(d time.Duration) string {
+	text := d.Round(time.Second).String()
+	for _, none := range []string{"m0s", "h0m"} {
+		if strings.HasSuffix(text, none) {
+			text = text[:len(text)-2]
+		}
+	}
+	return text
+}
+
 // bytesFlag is a size on the command line: a number of bytes, or one with k, M,
 // G or T, which are powers of 1024.
 type bytesFlag int64

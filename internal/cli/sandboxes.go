@@ -128,9 +128,9 @@ func (c *psCmd) Run(ctx context.Context, p Process) error {
 	if c.JSON {
 		return writeJSON(p.Stdout, append([]sandboxd.Sandbox{}, list...))
 	}
-	rows := [][]string{{"ID", "KEY", "STATE", "DRIVER", "MEMORY", "AGE"}}
+	rows := [][]string{{"ID", "KEY", "STATE", "DRIVER", "MEMORY", "CLOCK", "AGE"}}
 	for _, sb := range list {
-		rows = append(rows, []string{sb.ID, sb.Key, stateText(sb), sb.Driver, size(sb.Limits.MemoryBytes), age(sb.CreatedAt)})
+		rows = append(rows, []string{sb.ID, sb.Key, stateText(sb), sb.Driver, size(sb.Limits.MemoryBytes), clockText(sb.Clock), age(sb.CreatedAt)})
 	}
 	return table(p.Stdout, rows)
 }

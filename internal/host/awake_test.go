@@ -3,6 +3,7 @@ package host
 import (
 	"context"
 	"fmt"
+	"reflect"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -91,6 +92,88 @@ func TestClocksOfTheFaces(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Each time of the policy is of its own face, and of none of the others; the sandbox
+// says which.
+func TestATimeIsOfItsFaceOnly(t *testing.T) {
+	bubble(t, func(t *testing.T, w *timed) {
+		limits := map[string]time.Duration{sandboxd.FaceNative: 3 * time.Hour, sandboxd.FaceSessions: 3 * time.Hour, sandboxd.FaceApps: 2 * time.Hour, sandboxd.FaceSandboxes: time.Hour}
+		_, err := w.host.ChangePolicy(t.Context(), func(p *sandboxd.Policy) error {
+			return p.Merge([]byte(`{"idle_timeout_s":10800,"app_idle_timeout_s":7200,"owner_lease_s":3600}`))
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		began, ids := time.Now(), map[string]string{}
+		for face, limit := range limits {
+			sb := w.opened(sandboxd.OpenRequest{Face: face})
+			ids[face] = sb.ID
+			want := sandboxd.SandboxClock{Name: sandboxd.ClockIdle, WaitsFor: sandboxd.WaitsForWork}
+			if face == sandboxd.FaceSandboxes {
+				want = sandboxd.SandboxClock{Name: sandboxd.ClockLease, WaitsFor: sandboxd.WaitsForRequest}
+			}
+			if got := w.get(sb.ID).Clock; got.Name != want.Name || got.WaitsFor != want.WaitsFor || got.LimitS == nil || got.LimitS.Duration() != limit {
+				t.Errorf("%s: %+v", face, got)
+			}
+			if err := w.host.Renew(t.Context(), sb.ID); (err == nil) != (face == sandboxd.FaceSandboxes) {
+				t.Errorf("%s: a request of its owner: %v", face, err)
+			}
+		}
+		for face, limit := range limits {
+			w.closedAfter(ids[face])
+			if at := w.get(ids[face]).LastEnding.At.Sub(began); at < limit || at > limit+time.Minute {
+				t.Errorf("%s: closed after %v, want %v", face, at, limit)
+			}
+		}
+	})
+}
+
+// A server that stops deletes, closes and ends nothing, whatever state a sandbox is in.
+func TestAServerThatStopsDeletesNothing(t *testing.T) {
+	bubble(t, func(t *testing.T, w *timed) {
+		no := false
+		working := w.opened(sandboxd.OpenRequest{Key: "working"})
+		cmd, _, err := w.host.StartCommand(t.Context(), working.ID, sandboxd.CommandSpec{Argv: []string{"sleep", "1e6"}, TimeoutS: new(sandboxd.Seconds)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.opened(sandboxd.OpenRequest{Key: "leased", Face: sandboxd.FaceSandboxes})
+		w.opened(sandboxd.OpenRequest{Key: "session", Face: sandboxd.FaceSessions, Start: &no})
+		w.opened(sandboxd.OpenRequest{Key: "cold", Start: &no})
+		closed := w.opened(sandboxd.OpenRequest{Key: "closed"})
+		if _, err := w.host.CloseSandbox(t.Context(), closed.ID); err != nil {
+			t.Fatal(err)
+		}
+		files, err := w.host.Files(t.Context(), closed.ID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := files.Write(t.Context(), "kept", strings.NewReader("kept"), sandboxd.WriteOptions{Size: -1}); err != nil {
+			t.Fatal(err)
+		}
+		was, err := w.host.List(t.Context(), "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 2 {
+			w.down()
+			w.up()
+			if is, err := w.host.List(t.Context(), ""); err != nil || !reflect.DeepEqual(was, is) {
+				t.Fatalf("%v\nbefore %+v\nafter  %+v", err, was, is)
+			}
+			if got, err := w.host.GetCommand(t.Context(), working.ID, cmd.ID); err != nil || got.Ending != nil {
+				t.Fatalf("%+v, %v", got, err)
+			}
+			files, err := w.host.Files(t.Context(), closed.ID)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := files.Stat(t.Context(), "kept"); err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
 }
 
 // An open sandbox without an environment is closed too.
@@ -214,21 +297,36 @@ func terminal(t *testing.T, w *timed, sb sandboxd.Sandbox) sandboxd.CommandStrea
 
 // A sandbox that works for 10 minutes is idle for 30 after, however the wall clock is
 // set, and over restarts of the host, which take 20 minutes each that do not count.
-func TestTheIdleClockOutlivesTheHost(t *testing.T) {
+func TestTheClockOutlivesTheHost(t *testing.T) {
 	const minute = time.Minute
+	works := func(w *timed, id string) error {
+		_, _, err := w.host.StartCommand(w.t.Context(), id, sandboxd.CommandSpec{Argv: []string{"echo"}})
+		return err
+	}
+	asked := func(w *timed, id string) error { return w.host.Renew(w.t.Context(), id) }
 	for _, tc := range []struct {
 		name string
+		face string
+		wind func(*timed, string) error
 		jump time.Duration
-	}{{"as it is", 0}, {"set back", -9 * time.Hour}, {"set forward", 9 * time.Hour}} {
+	}{
+		{"idle, as it is", sandboxd.FaceNative, works, 0}, {"idle, set back", sandboxd.FaceNative, works, -9 * time.Hour}, {"idle, set forward", sandboxd.FaceNative, works, 9 * time.Hour},
+		{"lease, as it is", sandboxd.FaceSandboxes, asked, 0}, {"lease, set back", sandboxd.FaceSandboxes, asked, -9 * time.Hour}, {"lease, set forward", sandboxd.FaceSandboxes, asked, 9 * time.Hour},
+	} {
 		t.Run(tc.name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, w *timed) {
 				began := time.Now()
-				sb := w.opened(sandboxd.OpenRequest{})
+				sb := w.opened(sandboxd.OpenRequest{Face: tc.face})
+				wind := func() {
+					if err := tc.wind(w, sb.ID); err != nil {
+						t.Fatal(err)
+					}
+				}
 				for range 10 {
-					w.host.Renew(t.Context(), sb.ID)
+					wind()
 					<-time.After(minute)
 				}
-				w.host.Renew(t.Context(), sb.ID)
+				wind()
 				<-time.After(10 * minute)
 				w.clock.jump(tc.jump)
 				<-time.After(2 * minute)

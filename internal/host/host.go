@@ -106,9 +106,10 @@ type Host struct {
 	former      map[string]bool // ids that were there when the host began; set once
 	closeEgress func() error
 
-	mu    sync.Mutex
-	boxes map[string]*box
-	ready map[string]int // what each driver was told last that it may keep ready
+	mu      sync.Mutex
+	boxes   map[string]*box
+	adapted *sandboxd.Policy // whose limits environments were given last; nil before the first time
+	ready   map[string]int   // what each driver was told last that it may keep ready
 	// pooling is set when every sandbox has its true state: before that nobody knows
 	// how many places are free.
 	pooling bool
@@ -320,9 +321,10 @@ func (h *Host) List(ctx context.Context, key string) ([]sandboxd.Sandbox, error)
 	if err != nil {
 		return nil, err
 	}
+	p := h.policy.Now()
 	for _, rec := range recs {
 		if rec.State != sandboxd.StateDeleting {
-			list = append(list, h.seen(rec))
+			list = append(list, h.seenBy(p, rec))
 		}
 	}
 	return list, nil

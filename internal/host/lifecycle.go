@@ -231,7 +231,7 @@ func (h *Host) Start(ctx context.Context, id string) (sandboxd.Sandbox, error) {
 		return sandboxd.Sandbox{}, err
 	}
 	rec, err := b.start(ctx, waitElse)
-	return rec.Sandbox, err
+	return h.seen(rec), err
 }
 
 // Stop implements sandboxd.Host.
@@ -245,7 +245,7 @@ func (h *Host) Stop(ctx context.Context, id string) (sandboxd.Sandbox, error) {
 	rec, err := b.exclusive(ctx, func(ctx context.Context) (sandboxd.SandboxRecord, error) {
 		return b.endLocked(ctx, stopped("stopped on request"))
 	})
-	return rec.Sandbox, err
+	return h.seen(rec), err
 }
 
 // acceptDelete records that the sandbox is to go and moves its files aside, so

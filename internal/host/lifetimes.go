@@ -34,16 +34,21 @@ func (h *Host) CloseSandbox(ctx context.Context, id string) (sandboxd.Sandbox, e
 		p.close = true
 		return b.endLocked(ctx, p)
 	})
-	return rec.Sandbox, err
+	return h.seen(rec), err
 }
 
 // Awake implements sandboxd.Lifetimes.
 func (h *Host) Awake(ctx context.Context, id string) (sandboxd.Awake, error) {
-	_, b, err := h.lookup(ctx, id)
+	rec, b, err := h.lookup(ctx, id)
 	if err != nil {
 		return sandboxd.Awake{}, err
 	}
-	return b.awake(h.policy.Now()), nil
+	policy := h.policy.Now()
+	clock := clockOf(policy, rec.Sandbox)
+	if rec.Open {
+		return b.awake(policy, clock), nil
+	}
+	return h.closedSince(rec, clock), nil
 }
 
 // Renew implements sandboxd.Lifetimes.
@@ -51,6 +56,9 @@ func (h *Host) Renew(ctx context.Context, id string) error {
 	_, b, err := h.lookup(ctx, id)
 	if err != nil {
 		return err
+	}
+	if !b.pulse.leased() {
+		return sandboxd.Errorf(sandboxd.ClassConflict, "this sandbox has no owner's lease: it is closed by what it does").WithHint("a hold keeps it awake")
 	}
 	b.work(reasonRequest, "a request of its owner")
 	return nil

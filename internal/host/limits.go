@@ -2,6 +2,7 @@ package host
 
 import (
 	"context"
+	"reflect"
 
 	"sandboxd"
 )
@@ -35,9 +36,16 @@ func (h *Host) showLimits(p sandboxd.Policy, rec *sandboxd.SandboxRecord) {
 	}
 }
 
-// adapt has every environment get the limits that the policy says now. It does not
-// wait: what is being started or stopped comes after that.
+// adapt has every environment get the limits that the policy says now, if it says others
+// than before. It does not wait: what is being started or stopped comes after that.
 func (h *Host) adapt() {
+	h.mu.Lock()
+	p, was := h.policy.Now(), h.adapted
+	h.adapted = &p
+	h.mu.Unlock()
+	if was != nil && was.Limits == p.Limits && reflect.DeepEqual(was.Runtimes, p.Runtimes) {
+		return
+	}
 	for _, b := range h.allBoxes() {
 		if b.running() {
 			h.spawn(func() {

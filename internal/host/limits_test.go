@@ -1,6 +1,8 @@
 package host
 
 import (
+	"context"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 
@@ -68,6 +70,40 @@ func TestALimitThatCannotChangeWaits(t *testing.T) {
 			t.Errorf("after a restart: %+v, next %+v", got.Limits, got.Next)
 		}
 	})
+}
+
+// A change that is not of limits keeps no running sandbox busy, so that at once one that
+// is idle can make room.
+func TestLimitsAreLookedAtOnlyWhenTheyChange(t *testing.T) {
+	bubble(t, func(t *testing.T, w *timed) {
+		w.opened(sandboxd.OpenRequest{Key: "runs"})
+		w.down()
+		looks := &countedGets{HostStore: w.store}
+		w.store = looks
+		w.up()
+		synctest.Wait()
+		before := looks.n.Load()
+		w.policy(func(p *sandboxd.Policy) { p.EvictIdleAfterS = new(sandboxd.Seconds) })
+		synctest.Wait()
+		if got := looks.n.Load() - before; got != 0 {
+			t.Errorf("%d looks at a record", got)
+		}
+		w.policy(func(p *sandboxd.Policy) { p.Limits.PIDs = 33 })
+		synctest.Wait()
+		if got := looks.n.Load() - before; got != 1 {
+			t.Errorf("%d looks at a record after its limits changed, want 1", got)
+		}
+	})
+}
+
+type countedGets struct {
+	sandboxd.HostStore
+	n atomic.Int64
+}
+
+func (s *countedGets) Get(ctx context.Context, id string) (sandboxd.SandboxRecord, error) {
+	s.n.Add(1)
+	return s.HostStore.Get(ctx, id)
 }
 
 func (w *timed) policyNow() sandboxd.Policy {

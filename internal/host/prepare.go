@@ -153,12 +153,14 @@ func (h *Host) seen(rec sandboxd.SandboxRecord) sandboxd.Sandbox {
 	return h.seenBy(h.policy.Now(), rec)
 }
 
+// seenBy is seen with a policy that was asked for, for many records.
 func (h *Host) seenBy(p sandboxd.Policy, rec sandboxd.SandboxRecord) sandboxd.Sandbox {
 	if rec.State == sandboxd.StatePreparing && h.cfg.Runtimes != nil {
 		p := h.cfg.Runtimes.Preparation(rec.Runtime)
 		rec.Preparing = &p
 	}
 	h.showLimits(p, &rec)
+	rec.Clock = clockOf(p, rec.Sandbox)
 	return rec.Sandbox
 }
 

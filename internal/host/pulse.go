@@ -38,7 +38,6 @@ type pulse struct {
 	usedHere atomic.Int64 // the same, since this host is up; 0 for never
 
 	mu             sync.Mutex
-	clock          sandboxd.Clock
 	face           string
 	open, asleep   bool
 	place          bool  // it has an environment, or counts as if it had
@@ -65,15 +64,16 @@ func (p *pulse) load(rec sandboxd.SandboxRecord, h *Host) {
 		}
 		return now - int64(clock.Elapsed(m, ref))
 	}
-	p.clock, p.face = sandboxd.ClockIdle, rec.Face
-	if rec.Face == sandboxd.FaceSandboxes {
-		p.clock = sandboxd.ClockLease
-	}
+	p.face = rec.Face
 	p.worked, p.reason, p.detail, p.ended = at(rec.Life.Worked), rec.Life.Reason, rec.Life.Detail, at(rec.Life.Ended)
 	p.lastUsed.Store(at(rec.Life.Used))
 	p.stored = max(p.worked, p.lastUsed.Load())
 	p.note(rec)
 }
+
+// leased says whether requests of an owner wind the clock up, and not work. It is
+// fixed for the life of the sandbox.
+func (p *pulse) leased() bool { return p.face == sandboxd.FaceSandboxes }
 
 // note takes over what a record says now.
 func (p *pulse) note(rec sandboxd.SandboxRecord) {
@@ -189,7 +189,7 @@ func leftOf(held sandboxd.HeldHold, now sandboxd.Moment) time.Duration {
 func (b *box) look(ctx context.Context) {
 	p := &b.pulse
 	p.mu.Lock()
-	byWork := p.clock == sandboxd.ClockIdle
+	byWork := !p.leased()
 	p.mu.Unlock()
 	if moved := p.moved.Load(); byWork && moved > 0 {
 		b.workAt(moved, reasonConnection, "data went over a connection to a port")
@@ -255,26 +255,19 @@ func (b *box) rest(policy sandboxd.Policy) (idle, limit time.Duration) {
 	p := &b.pulse
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	bound := policy.IdleTimeoutS
-	switch p.face {
-	case sandboxd.FaceSandboxes:
-		bound = policy.OwnerLeaseS
-	case sandboxd.FaceApps:
-		bound = policy.AppIdleTimeoutS
-	}
 	idle, limit = time.Duration(b.h.uptime()-p.worked), -1
-	if bound != nil {
+	if bound := faceClock(policy, p.face).LimitS; bound != nil {
 		limit = bound.Duration()
 	}
 	return idle, limit
 }
 
-// awake is what is known of a sandbox's clock.
-func (b *box) awake(policy sandboxd.Policy) sandboxd.Awake {
+// awake is what is known of an open sandbox, by its clock.
+func (b *box) awake(policy sandboxd.Policy, rule sandboxd.SandboxClock) sandboxd.Awake {
 	live, detail := b.live()
 	if live == "" {
 		p := &b.pulse
-		if moved := p.moved.Load(); moved > 0 && p.clock == sandboxd.ClockIdle {
+		if moved := p.moved.Load(); moved > 0 && !p.leased() {
 			b.workAt(moved, reasonConnection, "data went over a connection to a port")
 		}
 	}
@@ -283,23 +276,17 @@ func (b *box) awake(policy sandboxd.Policy) sandboxd.Awake {
 	p := &b.pulse
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	a := sandboxd.Awake{Clock: p.clock, Reason: p.reason, Detail: p.detail}
+	a := sandboxd.Awake{Clock: rule.Name, Reason: p.reason, Detail: p.detail}
 	for _, held := range p.holds {
 		if leftOf(held, now) > 0 {
 			a.Holding++
 		}
-	}
-	if !p.open {
-		a.Clock, a.Reason, a.Detail = sandboxd.ClockNone, "closed", ""
-		a.Since = now.Wall.Add(-idle).UTC()
-		return a
 	}
 	if live != "" {
 		a.Reason, a.Detail, idle = live, detail, 0
 	}
 	a.Since = now.Wall.Add(-idle).UTC()
 	if limit < 0 {
-		a.Clock = sandboxd.ClockNone
 		return a
 	}
 	left := limit - idle

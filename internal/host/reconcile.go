@@ -19,10 +19,10 @@ const adopters = 16
 // reconcile compares what the store says with what is: it ends in every sandbox
 // having its true state.
 func (h *Host) reconcile(ctx context.Context) error {
-	if err := h.rebuild(ctx); err != nil {
-		return err
-	}
 	recs, err := h.store.List(ctx)
+	if err == nil {
+		recs, err = h.rebuild(ctx, recs)
+	}
 	if err != nil {
 		return err
 	}
@@ -219,7 +219,11 @@ func (h *Host) settleFiles(ctx context.Context, b *box, rec sandboxd.SandboxReco
 
 // rebuild adds records for workspaces that the store does not know, so that a
 // lost or older host.db loses no files.
-func (h *Host) rebuild(ctx context.Context) error {
+func (h *Host) rebuild(ctx context.Context, recs []sandboxd.SandboxRecord) ([]sandboxd.SandboxRecord, error) {
+	listed := map[string]bool{}
+	for _, rec := range recs {
+		listed[rec.ID] = true
+	}
 	metas, err := h.root.Metas()
 	if err != nil {
 		// A damaged one does not keep the others from being served; if the store
@@ -227,18 +231,22 @@ func (h *Host) rebuild(ctx context.Context) error {
 		h.log.Error("records of workspaces not readable", "err", err)
 	}
 	for _, m := range metas {
-		if _, err := h.store.Get(ctx, m.ID); err == nil {
+		if listed[m.ID] {
 			continue
 		}
-		_, created, err := h.store.Create(ctx, recordOf(m), h.poolOf(m))
+		if _, err := h.store.Get(ctx, m.ID); err == nil {
+			continue // deleted
+		}
+		rec, created, err := h.store.Create(ctx, recordOf(m), h.poolOf(m))
 		if err != nil {
-			return fmt.Errorf("workspace %s: %w", m.Key, err)
+			return nil, fmt.Errorf("workspace %s: %w", m.Key, err)
 		}
 		if created {
+			recs = append(recs, rec)
 			h.log.Warn("record rebuilt from the workspace", "sandbox", m.ID, "key", m.Key)
 		}
 	}
-	return nil
+	return recs, nil
 }
 
 func recordOf(m workspace.Meta) sandboxd.SandboxRecord {

@@ -114,7 +114,7 @@ func (b *box) closeIdle(policy sandboxd.Policy) {
 			return sandboxd.SandboxRecord{}, nil
 		}
 		what := "no work"
-		if b.pulse.clock == sandboxd.ClockLease {
+		if b.pulse.leased() {
 			what = "no request of its owner"
 		}
 		e := sandboxd.Ending{Cause: sandboxd.CauseIdle, At: time.Now().UTC(), Limit: fmt.Sprintf("%g s", limit.Seconds()),

@@ -3,6 +3,7 @@ package hosttest
 import (
 	"errors"
 	"fmt"
+	"reflect"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -132,21 +133,45 @@ func awake(s *suite) {
 	if a.Reason != "command" || strings.Contains(a.Detail, background.ID) {
 		s.Fatalf("a command in the background is no work by itself: %+v", a)
 	}
-	s.must(l.Renew(s.ctx, sb.ID))
-	a, err = l.Awake(s.ctx, sb.ID)
-	s.must(err)
-	if a.Reason != "request" {
-		s.Fatalf("%+v", a)
-	}
+	s.wants(l.Renew(s.ctx, sb.ID), sandboxd.ClassConflict) // which is for the lease of another face
 	s.policy(func(p *sandboxd.Policy) { p.IdleTimeoutS = nil })
 	a, err = l.Awake(s.ctx, sb.ID)
 	s.must(err)
 	if a.Clock != sandboxd.ClockNone || a.Lapses != nil {
 		s.Fatalf("without a limit: %+v", a)
 	}
+	seconds := func(n sandboxd.Seconds) *sandboxd.Seconds { return &n }
+	s.policy(func(p *sandboxd.Policy) { p.IdleTimeoutS, p.WorkspaceTTLS = seconds(1200), seconds(86400) })
+	s.clock(sb.ID, sandboxd.SandboxClock{Name: sandboxd.ClockIdle, WaitsFor: sandboxd.WaitsForWork, LimitS: seconds(1200)})
+	_, err = l.CloseSandbox(s.ctx, sb.ID)
+	s.must(err)
+	s.clock(sb.ID, sandboxd.SandboxClock{Name: sandboxd.ClockFiles, WaitsFor: sandboxd.WaitsForUse, LimitS: seconds(86400)})
+	a, err = l.Awake(s.ctx, sb.ID)
+	s.must(err)
+	if a.Clock != sandboxd.ClockFiles || a.Reason != "closed" || a.Lapses == nil || a.Lapses.Sub(a.Since) != 24*time.Hour {
+		s.Fatalf("%+v", a)
+	}
+	s.policy(func(p *sandboxd.Policy) { p.WorkspaceTTLS = nil })
+	s.clock(sb.ID, sandboxd.SandboxClock{Name: sandboxd.ClockNone})
 	_, err = l.Awake(s.ctx, sandboxd.NewID())
 	s.wants(err, sandboxd.ClassNotFound)
 	s.wants(l.Renew(s.ctx, sandboxd.NewID()), sandboxd.ClassNotFound)
+}
+
+// clock wants it said everywhere which clock a sandbox has.
+func (s *suite) clock(id string, want sandboxd.SandboxClock) {
+	s.Helper()
+	got, err := s.host.Get(s.ctx, id)
+	s.must(err)
+	list, err := s.host.List(s.ctx, "")
+	s.must(err)
+	byKey, err := s.host.List(s.ctx, got.Key)
+	s.must(err)
+	for _, sb := range append(append(list, byKey...), got) {
+		if sb.ID == id && !reflect.DeepEqual(sb.Clock, want) {
+			s.Fatalf("the clock is %+v, want %+v", sb.Clock, want)
+		}
+	}
 }
 
 func holds(s *suite) {
