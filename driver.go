@@ -86,6 +86,7 @@ type DriverEvent struct {
 // Capabilities are facts about a driver, as data.
 type Capabilities struct {
 	SurvivesHostRestart bool     `json:"survives_host_restart"` // environments outlive the server process
+	OwnGroup            bool     `json:"own_group"`             // they outlive the end of the server's whole control group
 	CommandCgroup       bool     `json:"command_cgroup"`        // implements CommandGroups
 	WritableRoot        bool     `json:"writable_root"`
 	Networks            []string `json:"networks"`

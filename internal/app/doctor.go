@@ -41,7 +41,7 @@ func doctor(ctx context.Context, p Process, o cli.DoctorOptions) error {
 		return sandboxd.Errorf(sandboxd.ClassUnavailable, "no scratch directory: %v", err).WithHint("set TMPDIR to one that can be written")
 	}
 	defer os.RemoveAll(scratch)
-	works := false
+	works, safe := false, false
 	cfg := driverConfig{Data: scratch, Engine: p.Getenv("DOCKER_HOST"), Bridge: true, Log: logger(io.Discard, "text")}
 	for _, c := range examine(ctx, realDrivers, cfg) {
 		if c.err != nil {
@@ -50,7 +50,11 @@ func doctor(ctx context.Context, p Process, o cli.DoctorOptions) error {
 			return err
 		}
 		works = works || c.found.Works
+		safe = safe || c.name == "process" && c.found.Capabilities.OwnGroup && os.Geteuid() == 0
 		found.Drivers = append(found.Drivers, driverCheckup{c.name, c.found})
+	}
+	if line, supervised := supervision(ctx, data, safe); supervised {
+		found.Data = append(found.Data, line)
 	}
 	if err := found.print(p.Stdout, o.JSON); err != nil {
 		return err

@@ -207,6 +207,27 @@ func unusable(path string, err error) error {
 		WithHint("name a directory that this user can write with --data")
 }
 
+// Holder is the process that holds a data directory now, as this one sees its number; 0
+// for none, and for one that cannot be seen. It does not touch the lock.
+func Holder(path string) int {
+	var lock unix.Stat_t
+	if err := unix.Stat(filepath.Join(path, "lock"), &lock); err != nil {
+		return 0
+	}
+	locks, err := os.ReadFile("/proc/locks")
+	if err != nil {
+		return 0
+	}
+	file := fmt.Sprintf("%02x:%02x:%d", unix.Major(lock.Dev), unix.Minor(lock.Dev), lock.Ino)
+	for line := range strings.Lines(string(locks)) {
+		if f := strings.Fields(line); len(f) > 5 && f[1] == "FLOCK" && f[5] == file {
+			pid, _ := strconv.Atoi(f[4])
+			return max(pid, 0)
+		}
+	}
+	return 0
+}
+
 // holder names the process that wrote the lock file, if it said so.
 func holder(lock *os.File) string {
 	text, err := io.ReadAll(io.LimitReader(lock, 32))

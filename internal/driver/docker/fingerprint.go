@@ -64,7 +64,7 @@ func (d *Driver) explainStart(err error, spec sandboxd.EnvironmentSpec) error {
 // an environment from an empty image, sees that both ends have the same files, and
 // stops it: only that shows that they work together.
 func (d *Driver) Fingerprint(ctx context.Context) sandboxd.Fingerprint {
-	fp := sandboxd.Fingerprint{Capabilities: sandboxd.Capabilities{SurvivesHostRestart: true, WritableRoot: true,
+	fp := sandboxd.Fingerprint{Capabilities: sandboxd.Capabilities{SurvivesHostRestart: true, OwnGroup: true, WritableRoot: true,
 		Networks: []string{"none", "proxy"}, WorkspaceBind: true, Images: true}}
 	fail := func(err error) sandboxd.Fingerprint {
 		fp.Works, fp.Reason = false, err.Error()

@@ -98,13 +98,13 @@ func (d *Driver) Adopt(ctx context.Context, id string, raw sandboxd.Handle) erro
 	}
 	gone := sandboxd.Wrap(sandboxd.ClassGone, err, "the sandbox's environment is gone")
 	if errors.Is(err, errRestarted) {
-		gone.Ending = &sandboxd.Ending{Cause: sandboxd.CauseHostRestart, Message: "the machine has restarted", At: time.Now().UTC()}
+		gone.Ending = &sandboxd.Ending{Cause: sandboxd.CauseHostRestart, Message: errRestarted.Error(), At: time.Now().UTC()}
 	}
 	return gone
 }
 
 // errRestarted is a handle of another boot: what ended the environment is certain.
-var errRestarted = errors.New("the machine has restarted")
+var errRestarted = errors.New("the machine, or the container that the server is in, has restarted")
 
 // prove answers a descriptor of the process that the handle means: of this boot,
 // started at the same tick, alive, and the one that listens on the socket.

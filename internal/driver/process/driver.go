@@ -111,14 +111,14 @@ func New(cfg Config) (*Driver, error) {
 	if err != nil {
 		return nil, err
 	}
-	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	boot, err := thisBoot()
 	if err != nil {
-		return nil, fmt.Errorf("read the boot id: %w", err)
+		return nil, err
 	}
 	if err := os.MkdirAll(filepath.Join(cfg.RunDir, rootMount), 0o700); err != nil {
 		return nil, fmt.Errorf("make the run directory: %w", err)
 	}
-	d := &Driver{cfg: cfg, seccomp: program, landlock: isolate.LandlockABI(), bootID: string(boot[:36]),
+	d := &Driver{cfg: cfg, seccomp: program, landlock: isolate.LandlockABI(), bootID: boot,
 		events: queue.New(), init: initbin.In(filepath.Join(cfg.DataDir, "bin")), images: image.In(filepath.Join(cfg.DataDir, "images"), "process"),
 		envs: map[string]*environment{}, rootless: os.Geteuid() != 0, names: names.Dir(cfg.RunDir)}
 	d.roll = roll{dir: cfg.RunDir, boot: d.bootID}

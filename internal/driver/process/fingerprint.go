@@ -2,6 +2,7 @@ package process
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -19,7 +20,7 @@ const probeUID = 65533
 // environment and stops it: only that shows that they work together.
 func (d *Driver) Fingerprint(ctx context.Context) sandboxd.Fingerprint {
 	fp := sandboxd.Fingerprint{Works: true, Level: d.level(), Capabilities: sandboxd.Capabilities{
-		SurvivesHostRestart: true, CommandCgroup: d.groups != nil, Networks: []string{"none", "proxy"}, WorkspaceBind: true, Pool: d.pools(), Images: d.images.Any(),
+		SurvivesHostRestart: os.Getpid() != 1, CommandCgroup: d.groups != nil, Networks: []string{"none", "proxy"}, WorkspaceBind: true, Pool: d.pools(), Images: d.images.Any(),
 	}}
 	for _, line := range fp.Level {
 		if line.Needed && !line.OK {
@@ -31,10 +32,14 @@ func (d *Driver) Fingerprint(ctx context.Context) sandboxd.Fingerprint {
 		d.groups.sweep()
 	}
 	d.images.Sweep()
-	if err := d.trial(ctx); err != nil {
+	shared, err := d.trial(ctx)
+	if err != nil {
 		fp.Works, fp.Reason = false, err.Error()
 		fp.Hint = "a container or a security module may forbid the step that is named; run the server outside of it"
+		return fp
 	}
+	fp.Capabilities.OwnGroup = len(shared) == 0
+	fp.Level = append(fp.Level, survivalLevel(shared)...)
 	return fp
 }
 
@@ -87,11 +92,12 @@ func (d *Driver) level() []sandboxd.LevelLine {
 	return append(lines, landlock)
 }
 
-// trial starts and stops an environment of its own.
-func (d *Driver) trial(ctx context.Context) error {
+// trial starts and stops an environment of its own. It answers where that was in a group
+// of this process, as shared does.
+func (d *Driver) trial(ctx context.Context) (in []string, err error) {
 	dir, err := os.MkdirTemp(d.cfg.RunDir, "probe-")
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer os.RemoveAll(dir)
 	uid := uint32(probeUID)
@@ -102,11 +108,15 @@ func (d *Driver) trial(ctx context.Context) error {
 		Workspace: filepath.Join(dir, "workspace"), Home: filepath.Join(dir, "home"), Limits: sandboxd.DefaultLimits()}
 	for _, sub := range []string{spec.Workspace, spec.Home} {
 		if err := os.Mkdir(sub, 0o700); err != nil {
-			return err
+			return nil, err
 		}
 	}
 	if _, err := d.Start(ctx, spec); err != nil {
-		return err
+		return nil, err
 	}
-	return d.Stop(ctx, spec.ID)
+	d.mu.Lock()
+	pid := d.envs[spec.ID].pid
+	d.mu.Unlock()
+	in, err = shared(pid)
+	return in, errors.Join(err, d.Stop(ctx, spec.ID))
 }
