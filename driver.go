@@ -54,6 +54,7 @@ type EnvironmentSpec struct {
 	Generation int64
 	Workspace  string // the directory seen as WorkDir
 	Home       string // the directory seen as HomeDir
+	Seed       Seed   // makes Home; nil when it is there, as it is for what was Kept
 	CABundle   string // a file shown read-only at CABundle; "" for none
 	UID        uint32 // user and group inside; the directories are already owned by it
 	Hostname   string
@@ -68,6 +69,15 @@ type EnvironmentSpec struct {
 	WritableRoot bool   // the root file system takes writes; they are lost with the environment unless a Keeper keeps them
 	Bridge       bool   // a network of the tenant's own, which reaches the world
 	Kept         bool   // begin with what Keeper.Keep kept, else ClassGone; nothing of it is lost by a failure
+}
+
+// Seed makes the home of a sandbox that has none yet. Start calls it once, when it knows
+// what the environment's image is and before anything uses Home, also where there are no
+// images; what it fails with, Start fails with.
+type Seed interface {
+	// SeedHome is given what the image has at HomeDir: a tar whose names are relative to
+	// that, nil for nothing. Nobody has looked at what is in it.
+	SeedHome(ctx context.Context, archive io.Reader) error
 }
 
 // EnvironmentStatus is a driver's observation.

@@ -83,6 +83,9 @@ type Limits struct {
 // have an environment at once.
 const DefaultMaxSandboxes = 20
 
+// DefaultHomeBytes is how much a home may hold.
+const DefaultHomeBytes = 4 << 30
+
 // DefaultLimits are those of a natively opened sandbox.
 func DefaultLimits() Limits {
 	return Limits{MemoryBytes: 1 << 30, CPUs: 2, PIDs: 512, TmpBytes: 64 << 20, OpenFiles: 4096}

@@ -417,7 +417,7 @@ func (b *box) startLocked(ctx context.Context, enter func(sandboxd.SandboxRecord
 func (b *box) launch(ctx context.Context, rec sandboxd.SandboxRecord, kept bool) (sandboxd.SandboxRecord, error) {
 	work, home := b.h.root.Dirs(rec.Key)
 	handle, err := b.driver.Start(ctx, sandboxd.EnvironmentSpec{
-		ID: rec.ID, Generation: rec.Generation, Workspace: work, Home: home, CABundle: b.h.cfg.CABundle, UID: rec.UID,
+		ID: rec.ID, Generation: rec.Generation, Workspace: work, Home: home, Seed: b.seedOf(rec), CABundle: b.h.cfg.CABundle, UID: rec.UID,
 		Hostname: "sandbox", Limits: rec.Limits, Nonce: rec.Nonce, Tenant: rec.Tenant,
 		Image: rec.Image, OCIRuntime: rec.OCIRuntime, WritableRoot: rec.Root == sandboxd.RootWritable, Kept: kept,
 		Bridge: rec.Network.Mode == sandboxd.NetworkBridge,

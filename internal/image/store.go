@@ -1,7 +1,6 @@
 package image
 
 import (
-	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -234,14 +233,13 @@ func (s *Store) begin() (path string, lock *os.File, err error) {
 }
 
 func (s *Store) fill(ctx context.Context, path string, limits sandboxd.TarLimits, archive io.Reader) (sandboxd.Image, error) {
-	limits.MaxEntries, limits.MaxBytes = cmp.Or(limits.MaxEntries, MaxEntries), cmp.Or(limits.MaxBytes, MaxBytes)
 	root, err := beneath.OpenTrusted(filepath.Join(path, rootDir))
 	if err != nil {
 		return sandboxd.Image{}, err
 	}
 	defer root.Close()
 	sum := sha256.New()
-	got, dropped, err := unpack(ctx, root, io.TeeReader(archive, sum), limits)
+	got, dropped, err := Unpack(ctx, root, io.TeeReader(archive, sum), limits, uint32(os.Geteuid()))
 	if err != nil {
 		return sandboxd.Image{}, err
 	}

@@ -3,9 +3,11 @@ package image
 import (
 	"archive/tar"
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"io"
+	"os"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -22,15 +24,17 @@ const (
 	maxDepth = 200
 )
 
-// unpack unpacks a tar as a root file system into top, which nobody else enters yet.
-// Everything becomes its owner's; bits that give rights to others than the owner to
-// write, or to run as somebody else, are dropped, and so are attributes with
-// capabilities. Devices and pipes are left out, and counted.
+// Unpack unpacks a tar as a root file system, or a part of one, into top, which nobody
+// else enters yet. Everything becomes owner's; bits that give rights to others than the
+// owner to write, or to run as somebody else, are dropped, and so are attributes with
+// capabilities. Devices and pipes are left out, and counted. Limits of 0 are those of an
+// import.
 //
 // A later entry replaces an earlier one, but not a directory. Entries may go through
 // links of the archive, as through lib to usr/lib, which end inside.
-func unpack(ctx context.Context, top beneath.Dir, archive io.Reader, limits sandboxd.TarLimits) (sandboxd.TarResult, int64, error) {
-	u := &unpacking{ctx: ctx, top: top, tr: tar.NewReader(archive), limits: limits, open: map[string]beneath.Dir{}, buf: make([]byte, 256<<10)}
+func Unpack(ctx context.Context, top beneath.Dir, archive io.Reader, limits sandboxd.TarLimits, owner uint32) (res sandboxd.TarResult, dropped int64, err error) {
+	limits.MaxEntries, limits.MaxBytes = cmp.Or(limits.MaxEntries, MaxEntries), cmp.Or(limits.MaxBytes, MaxBytes)
+	u := &unpacking{ctx: ctx, top: top, tr: tar.NewReader(archive), limits: limits, owner: int(owner), open: map[string]beneath.Dir{}, buf: make([]byte, 256<<10)}
 	defer u.close()
 	if err := u.run(); err != nil {
 		return u.res, u.dropped, err
@@ -47,6 +51,7 @@ type unpacking struct {
 	top     beneath.Dir
 	tr      *tar.Reader
 	limits  sandboxd.TarLimits
+	owner   int
 	res     sandboxd.TarResult
 	dropped int64
 	count   int64
@@ -238,6 +243,9 @@ func (u *unpacking) makeAll(rel string) (int, error) {
 			return -1, err
 		}
 		err = unix.Mkdirat(dir, name, 0o755)
+		if err == nil {
+			err = u.give(beneath.Dir(dir), name)
+		}
 		_ = unix.Close(dir)
 		if err != nil && err != unix.EEXIST {
 			return -1, err
@@ -251,6 +259,14 @@ func (u *unpacking) makeAll(rel string) (int, error) {
 		end = next
 	}
 	return fd, nil
+}
+
+// give makes what was just made its owner's.
+func (u *unpacking) give(parent beneath.Dir, name string) error {
+	if u.owner == os.Geteuid() {
+		return nil
+	}
+	return unix.Fchownat(int(parent), name, u.owner, u.owner, unix.AT_SYMLINK_NOFOLLOW)
 }
 
 // clearName removes what an earlier entry put under a name; a directory stays.
@@ -275,7 +291,10 @@ func (u *unpacking) dir(parent beneath.Dir, name string, h *tar.Header) error {
 		if st, serr := parent.Stat(name); serr != nil || st.Mode&unix.S_IFMT != unix.S_IFDIR {
 			return unix.EEXIST
 		}
-	} else if err != nil {
+	} else if err == nil {
+		err = u.give(parent, name)
+	}
+	if err != nil && err != unix.EEXIST {
 		return err
 	}
 	fd, _, err := parent.OpenStrict(name, unix.O_RDONLY|unix.O_DIRECTORY)
@@ -294,6 +313,9 @@ func (u *unpacking) file(parent beneath.Dir, name string, h *tar.Header) error {
 	}
 	defer unix.Close(fd)
 	if err := u.fill(fd, h.Size); err != nil {
+		return err
+	}
+	if err := u.give(parent, name); err != nil {
 		return err
 	}
 	if err := unix.Fchmod(fd, uint32(h.Mode)&0o755|0o400); err != nil {
@@ -378,6 +400,9 @@ func (u *unpacking) link(parent beneath.Dir, name string, h *tar.Header) error {
 		return refuse(h, "its target is not a path")
 	}
 	if err := unix.Symlinkat(h.Linkname, int(parent), name); err != nil {
+		return err
+	}
+	if err := u.give(parent, name); err != nil {
 		return err
 	}
 	u.res.Links++

@@ -26,8 +26,9 @@ const (
 
 // Root is the directory that holds every workspace of a host:
 //
-//	<dir>/<key>/workspace, <dir>/<key>/home   the sandbox's, 0755 and 0700
-//	<dir>/<key>/meta.json                     the host's, 0600
+//	<dir>/<key>/workspace    the sandbox's, 0755
+//	<dir>/<key>/home         the sandbox's, 0700; made with its first environment, see home.go
+//	<dir>/<key>/meta.json    the host's, 0600
 //	<trash>                                   what was deleted and is not gone yet
 //
 // The directory and each <key> are the host's and 0700, so that no user of the
@@ -110,7 +111,7 @@ func (r *Root) Dirs(key string) (workspace, home string) {
 	return filepath.Join(r.dir, key, workspaceDir), filepath.Join(r.dir, key, homeDir)
 }
 
-// Create makes the directories of a key and gives them to meta.UID. The key
+// Create makes the workspace of a key and gives it to meta.UID. The key
 // appears complete or not at all. With the same id already there it changes
 // nothing and is no error; with another one it is ClassConflict. A record that is
 // damaged, as a power cut may leave it, is written anew.
@@ -147,18 +148,16 @@ func (r *Root) Create(meta Meta) error {
 }
 
 func (r *Root) build(dir string, meta Meta) error {
-	for name, mode := range map[string]fs.FileMode{workspaceDir: 0o755, homeDir: 0o700} {
-		path := filepath.Join(dir, name)
-		err := os.Mkdir(path, mode)
-		if err == nil {
-			err = os.Chmod(path, mode) // whatever the umask says
-		}
-		if err == nil && os.Geteuid() != int(meta.UID) {
-			err = os.Lchown(path, int(meta.UID), int(meta.UID))
-		}
-		if err != nil {
-			return hostError(err, "the workspace cannot be made")
-		}
+	path := filepath.Join(dir, workspaceDir)
+	err := os.Mkdir(path, 0o755)
+	if err == nil {
+		err = os.Chmod(path, 0o755) // whatever the umask says
+	}
+	if err == nil && os.Geteuid() != int(meta.UID) {
+		err = os.Lchown(path, int(meta.UID), int(meta.UID))
+	}
+	if err != nil {
+		return hostError(err, "the workspace cannot be made")
 	}
 	return writeMeta(dir, meta)
 }

@@ -50,6 +50,12 @@ func TestLifeOfAKey(t *testing.T) {
 	if got, err := r.ReadMeta("trash"); err != nil || !reflect.DeepEqual(got, meta) {
 		t.Errorf("read %+v, %v; want %+v", got, err, meta)
 	}
+	if r.HasHome("trash") {
+		t.Error("it has a home before its first environment")
+	}
+	if err := r.MakeHome(t.Context(), "trash", meta.ID, meta.UID, nil); err != nil || !r.HasHome("trash") {
+		t.Fatal(err)
+	}
 	ws, home := r.Dirs("trash")
 	for p, mode := range map[string]os.FileMode{dir: 0o700, filepath.Join(dir, "trash"): 0o700, ws: 0o755, home: 0o700, filepath.Join(dir, "trash", metaFile): 0o600} {
 		if st, err := os.Stat(p); err != nil || st.Mode().Perm() != mode {

@@ -183,7 +183,7 @@ func TestARuntimeFromPrepareToUse(t *testing.T) {
 	s := newShop(t, func(base, run string) []entry {
 		return []entry{{
 			"alias": "small-" + run, "description": "A small workbench", "base_image": base, "apt_packages": []string{"jq"},
-			"setup_commands": []string{"echo set up " + run + " >/etc/set-up"}, "packages": []string{"tabulate"}, "npm_packages": []string{"left-pad"},
+			"setup_commands": []string{"echo set up " + run + " >/etc/set-up", "echo a tool >/home/sandbox/.toolrc && chmod 600 /home/sandbox/.toolrc"}, "packages": []string{"tabulate"}, "npm_packages": []string{"left-pad"},
 			"env_vars": map[string]string{"MPLBACKEND": "Agg"}, "tools": []string{"jq", "python3", "npm"}, "mem_limit": "512m", "needs_network": false,
 		}}
 	})
@@ -230,6 +230,8 @@ func TestARuntimeFromPrepareToUse(t *testing.T) {
 		{"pip uninstall -qy tabulate && python3 -c 'import tabulate' 2>/dev/null || echo gone", "gone"},
 		{"npm rm -g left-pad >/dev/null && ls /opt/npm/lib/node_modules", ""},
 		{"touch ~/kept && echo ok", "ok"},
+		// HOME begins with what the image has there, as the user's own.
+		{"cat ~/.toolrc && stat -c '%U %a' ~/.toolrc && rm ~/.toolrc", "a tool\nsandbox 600"},
 	} {
 		if got := s.sh(sb.ID, row[0]); got != row[1] {
 			t.Errorf("%s: %q, want %q", row[0], got, row[1])
@@ -242,7 +244,7 @@ func TestARuntimeFromPrepareToUse(t *testing.T) {
 	if sb, err = s.c.Start(ctx, sb.ID); err != nil || sb.Generation != 2 {
 		t.Fatalf("%+v, %v", sb, err)
 	}
-	if got := s.sh(sb.ID, "ls ~/kept && ! python3 -c 'import tabulate' 2>/dev/null && echo gone"); got != sandboxd.HomeDir+"/kept\ngone" {
+	if got := s.sh(sb.ID, "ls -A ~ | grep -v '^[.]bash\\|^[.]profile$' && ! python3 -c 'import tabulate' 2>/dev/null && echo gone"); got != "kept\ngone" {
 		t.Errorf("after a stop: %q", got)
 	}
 }

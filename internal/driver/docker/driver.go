@@ -87,6 +87,7 @@ type Driver struct {
 	own      string    // begins the names of this server's members
 	sweeping sync.Once
 	bridges  *bridges
+	seeding  chan struct{} // holds a token while a seed is being made
 
 	mu       sync.Mutex
 	closed   bool
@@ -152,7 +153,7 @@ func New(cfg Config) (*Driver, error) {
 		return nil, fmt.Errorf("make the run directory: %w", err)
 	}
 	d := &Driver{cfg: cfg, init: initbin.ReadableIn(filepath.Join(cfg.DataDir, "bin")), events: queue.New(),
-		envs: map[string]*environment{}, unpooled: map[world]bool{}, names: names.Dir(cfg.RunDir), own: names.MemberPrefix + sandboxd.NewID()[:8] + "-"}
+		envs: map[string]*environment{}, unpooled: map[world]bool{}, seeding: make(chan struct{}, 1), names: names.Dir(cfg.RunDir), own: names.MemberPrefix + sandboxd.NewID()[:8] + "-"}
 	if d.engine, err = newEngine(cfg.Host, cfg.Patience); err != nil {
 		return nil, err
 	}

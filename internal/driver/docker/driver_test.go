@@ -1,8 +1,10 @@
 package docker
 
 import (
+	"bytes"
 	"context"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -96,6 +98,22 @@ func harness(t testing.TB, e dockertest.Engine) drivertest.Harness {
 		Echo:  func(text string) []string { return []string{"echo", text} },
 		Sleep: []string{"sleep", "1000"},
 		Show:  func(name string) []string { return []string{"cat", name} },
+		Image: func(t testing.TB, archive []byte) (string, func()) {
+			name := "sandboxd-test/home:" + sandboxd.NewID()
+			done, err := e.API.ImageImport(t.Context(), client.ImageImportSource{Source: bytes.NewReader(archive), SourceName: "-"}, name, client.ImageImportOptions{})
+			if err == nil {
+				_, err = io.Copy(io.Discard, done)
+				done.Close()
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			return name, func() {
+				if _, err := e.API.ImageRemove(context.Background(), name, client.ImageRemoveOptions{Force: true, PruneChildren: true}); err != nil {
+					t.Errorf("remove %s: %v", name, err)
+				}
+			}
+		},
 		End: func(t testing.TB, d sandboxd.Driver, id string) {
 			if _, err := e.API.ContainerKill(context.Background(), d.(*Driver).containerName(d.(*Driver).names.Of(id)), client.ContainerKillOptions{Signal: "KILL"}); err != nil {
 				t.Fatal(err)

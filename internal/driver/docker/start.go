@@ -136,6 +136,11 @@ func (d *Driver) startIn(ctx context.Context, e *environment, spec sandboxd.Envi
 	if err != nil {
 		return nil, err
 	}
+	if spec.Seed != nil {
+		if err := d.seed(ctx, img, spec.Seed); err != nil {
+			return nil, err
+		}
+	}
 	d.mu.Lock()
 	e.environ, e.started = img.environ, time.Now()
 	d.mu.Unlock()

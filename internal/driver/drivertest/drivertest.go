@@ -6,14 +6,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"sync"
 	"testing"
 	"time"
 
 	"sandboxd"
-	"sandboxd/internal/captest"
 	"sandboxd/internal/guest"
 	"sandboxd/internal/guest/wire"
 )
@@ -40,6 +37,9 @@ type Harness struct {
 	Group        func(t testing.TB, d sandboxd.Driver, id, controller string) string
 	OwnProcesses int64
 	Fill         func(bytes int64) []string
+	// Image makes an image of a tar, which has all that an environment needs beside, and
+	// answers its name and how to remove it; nil where there are no images.
+	Image func(t testing.TB, archive []byte) (name string, remove func())
 	// End makes an environment end by itself, as a crash of its init would.
 	End func(t testing.TB, d sandboxd.Driver, id string)
 	// Left describes what the driver has on the machine: the same before a test and
@@ -75,6 +75,8 @@ func Run(t *testing.T, harness func(t *testing.T) Harness) {
 		{"a pool", testPool},
 		{"samples", testSamples},
 		{"keep", testKeep},
+		{"the home of a new sandbox", testSeed},
+		{"the home of an image", testSeedOfImage},
 		{"limits change", testLimits},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -104,31 +106,6 @@ func Run(t *testing.T, harness func(t *testing.T) Harness) {
 	}
 }
 
-// testCABundle shows a file of the host to one environment and none to another.
-func testCABundle(t *testing.T, f *fixture) {
-	captest.Need(t, "driver-files", f.Show != nil, "this driver's environments have no files")
-	spec := f.Spec(t)
-	spec.CABundle = filepath.Join(t.TempDir(), "bundle.pem")
-	if err := os.WriteFile(spec.CABundle, []byte("certificates"), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := f.start(spec); err != nil {
-		t.Fatal(err)
-	}
-	if r := Attach(t, f.d, spec.ID).Run(f.Show(sandboxd.CABundle)...); r.Stdout != "certificates" {
-		t.Errorf("the bundle is %+v", r)
-	}
-	without, _ := f.mustStart()
-	if r := Attach(t, f.d, without.ID).Run(f.Show(sandboxd.CABundle)...); r.Exit.Code == 0 {
-		t.Errorf("a bundle that nobody gave: %+v", r)
-	}
-	missing := f.Spec(t)
-	missing.CABundle = spec.CABundle + ".missing"
-	if _, err := f.start(missing); err == nil {
-		t.Error("a bundle that is not there was no error")
-	}
-}
-
 // poll tries until there is no error or Patience is over.
 func poll(try func() error) error {
 	tick := time.NewTicker(5 * time.Millisecond)
@@ -149,6 +126,8 @@ type fixture struct {
 	d  sandboxd.Driver
 	mu sync.Mutex
 	id []string
+
+	images []func() // how to remove those of the test
 }
 
 func (f *fixture) context() context.Context {
@@ -198,6 +177,9 @@ func (f *fixture) end() {
 		f.t.Errorf("close at the end: %v", err)
 	}
 	for range f.d.Events() {
+	}
+	for _, remove := range f.images {
+		remove()
 	}
 }
 

@@ -8,6 +8,7 @@
 package fake
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"io"
@@ -30,8 +31,18 @@ type Config struct {
 	SlowStop     time.Duration // before Stop answers
 	Lost         bool          // Adopt fails with ClassGone
 	NoSharedDisk bool          // Capabilities.WorkspaceBind is false
+	// Homes are what images have at sandboxd.HomeDir, by their names, as tars.
+	Homes map[string][]byte
 	// After is the clock; nil is time.After.
 	After func(time.Duration) <-chan time.Time
+}
+
+// homeOf is what an image has at sandboxd.HomeDir; nil for nothing.
+func (c Config) homeOf(image string) io.Reader {
+	if home, ok := c.Homes[image]; ok {
+		return bytes.NewReader(home)
+	}
+	return nil
 }
 
 // World holds environments. Its methods are safe for concurrent use.
@@ -258,6 +269,9 @@ func (d *Driver) Start(ctx context.Context, spec sandboxd.EnvironmentSpec) (sand
 		delay = 0
 	}
 	err := w.pause(ctx, delay)
+	if err == nil && spec.Seed != nil {
+		err = spec.Seed.SeedHome(ctx, cfg.homeOf(spec.Image))
+	}
 	if err == nil && cfg.StartError != nil {
 		err = sandboxd.Wrap(sandboxd.ClassUnavailable, cfg.StartError, "the environment did not start")
 	}

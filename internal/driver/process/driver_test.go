@@ -1,6 +1,7 @@
 package process
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"log/slog"
@@ -17,6 +18,7 @@ import (
 	"sandboxd"
 	"sandboxd/internal/captest"
 	"sandboxd/internal/driver/drivertest"
+	"sandboxd/internal/image"
 	"sandboxd/internal/isolate"
 )
 
@@ -128,6 +130,13 @@ func harness(t testing.TB) drivertest.Harness {
 		Echo:  func(text string) []string { return []string{"echo", text} },
 		Sleep: []string{"sleep", "1000"},
 		Show:  func(name string) []string { return []string{"cat", name} },
+		Image: func(t testing.TB, archive []byte) (string, func()) {
+			store, name := image.In(filepath.Join(dir, "images"), "process"), sandboxd.NewID()
+			if _, err := store.Import(t.Context(), sandboxd.ImageImport{Name: name}, bytes.NewReader(archive)); err != nil {
+				t.Fatal(err)
+			}
+			return name, func() {}
+		},
 		End: func(t testing.TB, d sandboxd.Driver, id string) {
 			e, err := bare(d).running(id)
 			if err != nil {

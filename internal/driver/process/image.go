@@ -3,6 +3,7 @@ package process
 import (
 	"context"
 	"io"
+	"strings"
 
 	"sandboxd"
 	"sandboxd/internal/image"
@@ -23,6 +24,30 @@ func (d *Driver) ChooseImage(name, ociRuntime string) (string, error) {
 	}
 	found, err := d.images.Get(name)
 	return found.Name, err
+}
+
+// seed has the home of a new sandbox made, with what its image has there.
+func (d *Driver) seed(ctx context.Context, spec sandboxd.EnvironmentSpec) error {
+	if spec.Seed == nil {
+		return nil
+	}
+	if spec.Image == "" {
+		return spec.Seed.SeedHome(ctx, nil)
+	}
+	_, release, err := d.images.Hold(spec.Image)
+	if err != nil {
+		return err
+	}
+	defer release()
+	below, err := d.images.Below(ctx, spec.Image, strings.TrimPrefix(sandboxd.HomeDir, "/"))
+	if err != nil {
+		return err
+	}
+	if below == nil {
+		return spec.Seed.SeedHome(ctx, nil)
+	}
+	defer below.Close()
+	return spec.Seed.SeedHome(ctx, below)
 }
 
 // Environ is sandboxd.Images': a root file system sets nothing.

@@ -115,6 +115,9 @@ func (d *Driver) start(ctx context.Context, e *environment, spec sandboxd.Enviro
 	if err != nil {
 		return nil, sandboxd.Wrap(sandboxd.ClassUnavailable, err, "the init cannot be installed")
 	}
+	if err := d.seed(ctx, spec); err != nil {
+		return nil, err
+	}
 	e.started = time.Now()
 	if d.pools() {
 		if m, ok := d.ready.Take(kindOf(program, spec)); ok {
