@@ -28,6 +28,8 @@ if [ -z "${SANDBOXD_TEST_EXPECT+set}" ]; then
 		# gVisor needs a user namespace, which is forbidden inside a chroot; there the pool of
 		# the docker driver does not find its way into containers either.
 		! unshare --user true 2>/dev/null || SANDBOXD_TEST_EXPECT+=" runsc docker-pool"
+		# A host that has the network for itself.
+		! unshare --net ip link add out type veth peer name beyond 2>/dev/null || SANDBOXD_TEST_EXPECT+=" veth"
 		# One cgroup version is what this machine has; version 2 also runs in the
 		# user-mode kernel, which exists for x86_64.
 		[ "$(stat -fc %T /sys/fs/cgroup)" = cgroup2fs ] && SANDBOXD_TEST_EXPECT+=" cgroup2" || SANDBOXD_TEST_EXPECT+=" cgroup1"

@@ -49,6 +49,9 @@ func run(ctx context.Context, p Process, o cli.ServeOptions, hostOnly bool) (err
 		return err
 	}
 	log := logger(p.Stderr, o.LogFormat)
+	if o.UIEnabled {
+		log.Warn("there is no UI: SANDBOXD_UI_ENABLED is without effect, and a host has no page that asks for its token")
+	}
 	signals := make(chan os.Signal, 4)
 	signal.Notify(signals, unix.SIGTERM, unix.SIGINT, unix.SIGHUP)
 	defer signal.Stop(signals)

@@ -93,6 +93,7 @@ type ServeOptions struct {
 	CABundle        string   `name:"ca-bundle" type:"path" placeholder:"FILE" setting:"SANDBOXD_CA_BUNDLE" help:"Certificates (PEM) that programs in sandboxes trust beside the machine's own."`
 	Prewarm         bool     `default:"true" negatable:"" setting:"SANDBOXD_PREWARM" help:"Build the images of all runtimes when the server starts, behind its back; on by default."`
 	RuntimeOptions
+	UIEnabled       bool   `name:"ui-enabled" hidden:"" setting:"SANDBOXD_UI_ENABLED"` // another service's page, which a host has not; a start says so
 	StopOnInterrupt bool   `help:"Stop every sandbox on SIGINT, as on a terminal."`
 	LogFormat       string `default:"text" enum:"text,json" setting:"SANDBOXD_LOG_FORMAT" help:"Log lines as text or json."`
 }

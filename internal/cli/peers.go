@@ -30,7 +30,6 @@ var fixedSettings = map[string]string{
 	"SANDBOXD_NATIVE_FILES":         "*", // they always are
 	"SANDBOXD_MAX_RUNNING_COMMANDS": "*", // many hold up nobody
 	"SANDBOXD_CLEANUP_INTERVAL":     "*",
-	"SANDBOXD_UI_ENABLED":           "*", // the console has its own listener
 }
 
 // adoptPeers is p with the settings of a server under our names. Other commands do not

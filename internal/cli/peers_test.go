@@ -12,7 +12,7 @@ func TestSettingsOfPeers(t *testing.T) {
 		want    []string // in any order
 		err     string
 	}{
-		"theirs": {[]string{"PATH=/bin", "SANDBOXD_HOST=0.0.0.0", "SANDBOXD_MAX_SESSIONS= 20 ", "SANDBOXD_MAX_OPEN_SESSIONS=", "SANDBOXD_UI_ENABLED=0", "SANDBOXD_WORK_DIR=/workspace", "SANDBOXD_TOKEN=t"},
+		"theirs": {[]string{"PATH=/bin", "SANDBOXD_HOST=0.0.0.0", "SANDBOXD_MAX_SESSIONS= 20 ", "SANDBOXD_MAX_OPEN_SESSIONS=", "SANDBOXD_WORK_DIR=/workspace", "SANDBOXD_TOKEN=t"},
 			[]string{"PATH=/bin", "SANDBOXD_HOST_LISTEN=0.0.0.0:8080", "SANDBOXD_MAX_SANDBOXES=20", "SANDBOXD_MAX_OPEN=none", "SANDBOXD_TOKEN=t"}, ""},
 		"a Service":         {[]string{"SANDBOXD_PORT=tcp://10.0.0.1:80"}, []string{"SANDBOXD_PORT=tcp://10.0.0.1:80"}, ""},
 		"a port":            {[]string{"SANDBOXD_PORT=81"}, []string{"SANDBOXD_HOST_LISTEN=127.0.0.1:81"}, ""},
