@@ -2,6 +2,8 @@ package deploy
 
 import (
 	"context"
+	"fmt"
+	"net"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -127,6 +129,39 @@ func TestComposeFiles(t *testing.T) {
 	}
 	if s, err := compose(t, "docker-compose.yml").GetService("sandboxd"); err != nil || !slices.Contains(s.Profiles, "sandbox") {
 		t.Errorf("the service sandboxd in the profile sandbox: %v", err)
+	}
+}
+
+// Where the host of the project's own compose file answers: to services of the project,
+// and on the machine.
+const (
+	insideAddress  = "http://sandboxd:8080"
+	outsideAddress = "http://127.0.0.1:8080"
+)
+
+// The compose file's host is at its two addresses and at no other, and docs/host.md says so.
+func TestAddressesOfTheHost(t *testing.T) {
+	s, err := compose(t, "docker-compose.yml").GetService("sandboxd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	listen := s.Environment["SANDBOXD_LISTEN"]
+	if listen == nil || len(s.Ports) != 1 || s.NetworkMode != "" || s.ContainerName != "" || s.Hostname != "" {
+		t.Fatalf("it listens on %v, with the ports %+v", listen, s.Ports)
+	}
+	_, port, err := net.SplitHostPort(*listen)
+	if err != nil || fmt.Sprint(s.Ports[0].Target) != port {
+		t.Errorf("it listens on %s, and published is its port %d", *listen, s.Ports[0].Target)
+	}
+	if got := "http://" + net.JoinHostPort(s.Name, port); got != insideAddress {
+		t.Errorf("in the project it is %s, not %s", got, insideAddress)
+	}
+	if got := "http://" + net.JoinHostPort(s.Ports[0].HostIP, s.Ports[0].Published); got != outsideAddress {
+		t.Errorf("on the machine it is %s, not %s", got, outsideAddress)
+	}
+	doc := read(t, "docs/host.md")
+	if !strings.Contains(doc, "`"+insideAddress+"`") || !strings.Contains(doc, "`"+outsideAddress+"`") {
+		t.Errorf("docs/host.md does not name %s and %s", insideAddress, outsideAddress)
 	}
 }
 
