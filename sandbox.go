@@ -129,7 +129,7 @@ type OpenRequest struct {
 	Driver  string            `json:"driver,omitempty" doc:"Driver, default the host's first, or its first that runs images if image is set"`
 	Limits  Limits            `json:"limits,omitzero"`
 	Network Network           `json:"network,omitzero"`
-	Env     map[string]string `json:"env,omitempty" doc:"Environment of every command; values are write-only"`
+	Env     map[string]string `json:"env,omitempty" doc:"Environment of every command; values are write-only. A name has neither = nor control characters"`
 	Labels  map[string]string `json:"labels,omitempty"`
 	Tenant  string            `json:"tenant,omitempty" doc:"Whose it is, 1-64 of [A-Za-z0-9._-]; empty: nobody's, and counted against no tenant" maxLength:"64"`
 	Start   *bool             `json:"start,omitempty" doc:"Start the environment, default true"`

@@ -7,7 +7,7 @@ import "context"
 // for concurrent use; errors are Host's.
 type Variables interface {
 	// SetVariables replaces the whole set, for commands that start from now on; empty for
-	// none. Names are those that a shell can name. It is durable, and in no file of the
+	// none. Names are as in Open. It is durable, and in no file of the
 	// sandbox, no archive and no log. ClassInvalid as in Open.
 	SetVariables(ctx context.Context, id string, env map[string]string) error
 	// VariableNames lists the names in order. Values are write-only.

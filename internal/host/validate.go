@@ -209,13 +209,15 @@ func checkTTY(t *sandboxd.TTY) error {
 	return nil
 }
 
+// checkEnv is the one rule for variables, whoever gives them and for how long: what a
+// program can be given. More than a shell can name: npm reads npm_config_@scope:registry.
 func checkEnv(env map[string]string) error {
 	if len(env) > maxEnv {
 		return sandboxd.Invalid("env", "more than %d variables", maxEnv)
 	}
 	for k, v := range env {
-		if k == "" || strings.ContainsAny(k, "=\x00") {
-			return sandboxd.Invalid("env", "a name is empty or contains '=' or NUL")
+		if k == "" || strings.Contains(k, "=") || hasControl(k) {
+			return sandboxd.Invalid("env", "a name is empty or contains '=' or a control character")
 		}
 		if strings.IndexByte(v, 0) >= 0 || len(k)+len(v) > maxEnvBytes {
 			return sandboxd.Invalid("env", "a value contains NUL or is longer than %d bytes", maxEnvBytes)

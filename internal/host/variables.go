@@ -3,7 +3,6 @@ package host
 import (
 	"context"
 	"maps"
-	"regexp"
 	"slices"
 
 	"sandboxd"
@@ -11,18 +10,10 @@ import (
 
 var _ sandboxd.Variables = (*Host)(nil)
 
-// variableName is what a shell can name.
-var variableName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
-
 // SetVariables implements sandboxd.Variables.
 func (h *Host) SetVariables(ctx context.Context, id string, env map[string]string) error {
 	if err := checkEnv(env); err != nil {
 		return err
-	}
-	for name := range env {
-		if !variableName.MatchString(name) {
-			return sandboxd.Invalid("env", "a name must be of A-Z a-z 0-9 _ and not begin with a digit")
-		}
 	}
 	_, b, err := h.lookup(ctx, id)
 	if err != nil {

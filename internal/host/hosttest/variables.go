@@ -40,8 +40,19 @@ func variables(s *suite) {
 	s.must(v.SetVariables(s.ctx, sb.ID, map[string]string{"SECOND": "zwei =2"}))
 	names("SECOND")
 	seen("", "SECOND=zwei =2\n")
-	for _, bad := range []map[string]string{{"": "x"}, {"A=B": "x"}, {"1A": "x"}, {"A B": "x"}, {"A\n": "x"}, {"A": "x\x00"}} {
+	// The rule is the same wherever variables are given.
+	for _, bad := range []map[string]string{{"": "x"}, {"A=B": "x"}, {"A\n": "x"}, {"A\x00": "x"}, {"A": "x\x00"}} {
 		s.wants(v.SetVariables(s.ctx, sb.ID, bad), sandboxd.ClassInvalid)
+		_, _, err := s.host.Open(s.ctx, sandboxd.OpenRequest{Env: bad})
+		s.wants(err, sandboxd.ClassInvalid)
+		_, _, err = s.host.StartCommand(s.ctx, sb.ID, sandboxd.CommandSpec{Argv: s.program("env"), Env: bad})
+		s.wants(err, sandboxd.ClassInvalid)
+	}
+	odd := map[string]string{"npm_config_@scope:registry": "a", "1 ü.(x)": "b"}
+	for name, value := range odd {
+		if out := s.run(sb.ID, sandboxd.CommandSpec{Argv: s.program("env"), Env: odd}).stdout.String(); !strings.Contains(out, name+"="+value+"\n") {
+			s.Errorf("no %s in %q", name, out)
+		}
 	}
 	seen("", "SECOND=zwei =2\n")
 	// They are the sandbox's, not its environment's.
