@@ -206,21 +206,20 @@ func (g *Gate) grant() {
 	}
 }
 
-// unqueue takes a turn off its lane; false when it is not there. Under mu.
-func (g *Gate) unqueue(t *Turn) bool {
+// unqueue takes a turn off its lane, if it is there. Under mu.
+func (g *Gate) unqueue(t *Turn) {
 	lane := g.lanes[t.tenant]
 	i := slices.Index(lane, t)
 	if i < 0 {
-		return false
+		return
 	}
 	g.waiting--
 	if lane = slices.Delete(lane, i, i+1); len(lane) > 0 {
 		g.lanes[t.tenant] = lane
-		return true
+		return
 	}
 	delete(g.lanes, t.tenant)
 	g.order = slices.DeleteFunc(g.order, func(s string) bool { return s == t.tenant })
-	return true
 }
 
 // Granted is closed when the place is there.

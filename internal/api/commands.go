@@ -151,7 +151,7 @@ func (f *face) stdin(w http.ResponseWriter, r *http.Request, query url.Values) e
 	if err != nil {
 		return err
 	}
-	data, err := readBounded(r.Body, execBody)
+	data, err := readBody(r, execBody)
 	if err != nil {
 		return err
 	}
@@ -169,7 +169,7 @@ func (f *face) output(w http.ResponseWriter, r *http.Request, query url.Values) 
 	if err != nil {
 		return err
 	}
-	offset, err := integer(query, "offset", 0)
+	offset, err := integer(query, "offset")
 	if err != nil {
 		return err
 	}
@@ -200,10 +200,11 @@ func boolean(query url.Values, name string) (bool, error) {
 	return false, sandboxd.Invalid(name, "true and false are allowed")
 }
 
-func integer(query url.Values, name string, otherwise int64) (int64, error) {
+// integer is a number of the query; what is absent is 0.
+func integer(query url.Values, name string) (int64, error) {
 	text := query.Get(name)
 	if text == "" {
-		return otherwise, nil
+		return 0, nil
 	}
 	n, err := strconv.ParseInt(text, 10, 64)
 	if err != nil || n < 0 {

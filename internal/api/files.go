@@ -60,11 +60,11 @@ func (f *face) listFiles(w http.ResponseWriter, r *http.Request, query url.Value
 	if err != nil {
 		return err
 	}
-	depth, err := integer(query, "depth", 0)
+	depth, err := integer(query, "depth")
 	if err != nil {
 		return err
 	}
-	most, err := integer(query, "max", 0)
+	most, err := integer(query, "max")
 	if err != nil {
 		return err
 	}
@@ -347,10 +347,10 @@ func (f *face) archive(w http.ResponseWriter, r *http.Request, query url.Values,
 func (f *face) tarIn(w http.ResponseWriter, r *http.Request, query url.Values) error {
 	var limits sandboxd.TarLimits
 	var err error
-	if limits.MaxEntries, err = integer(query, "max_entries", 0); err != nil {
+	if limits.MaxEntries, err = integer(query, "max_entries"); err != nil {
 		return err
 	}
-	if limits.MaxBytes, err = integer(query, "max_bytes", 0); err != nil {
+	if limits.MaxBytes, err = integer(query, "max_bytes"); err != nil {
 		return err
 	}
 	files, name, err := f.filesOf(r, query)

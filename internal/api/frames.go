@@ -139,27 +139,13 @@ func (f *face) sendFrames(w http.ResponseWriter, r *http.Request, stream sandbox
 		for range frames { // the pump lets go of the stream before the caller closes it
 		}
 	}()
-	h := w.Header()
-	h.Set("Content-Type", ndjson)
-	h.Set("Cache-Control", "no-store")
-	h.Set("X-Accel-Buffering", "no")
-	var buf bytes.Buffer
-	lines := newLineWriter(&buf)
-	send := func() error {
-		_, err := w.Write(buf.Bytes())
-		buf.Reset()
-		if err == nil {
-			err = http.NewResponseController(w).Flush()
-		}
-		if err != nil {
-			return sandboxd.Wrap(sandboxd.ClassUnavailable, err, "the client went away")
-		}
-		return nil
-	}
+	startStream(w, ndjson)
+	out := &batch{w: w}
+	lines := newLineWriter(out)
 	if first != nil {
 		_ = lines.enc.Encode(first)
 	}
-	if err := send(); err != nil {
+	if err := out.send(); err != nil {
 		return false, err
 	}
 	beat := time.NewTimer(f.pace.heartbeat)
@@ -184,15 +170,15 @@ func (f *face) sendFrames(w http.ResponseWriter, r *http.Request, stream sandbox
 		case <-partial:
 			_ = lines.flushHeld()
 		case <-beat.C:
-			buf.WriteByte('\n')
+			out.WriteByte('\n')
 		}
-		if !over && len(frames) > 0 && buf.Len() < streamBuffer {
+		if !over && len(frames) > 0 && out.Len() < streamBuffer {
 			continue
 		}
-		if buf.Len() == 0 {
+		if out.Len() == 0 {
 			continue
 		}
-		if err := send(); err != nil {
+		if err := out.send(); err != nil {
 			return ended, err
 		}
 	}

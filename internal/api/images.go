@@ -1,9 +1,7 @@
 package api
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"net/http"
 	"net/url"
 	"time"
@@ -64,10 +62,10 @@ func (f *face) listImages(ctx context.Context, _ *struct{}) (*imagesOutput, erro
 func (f *face) importImage(w http.ResponseWriter, r *http.Request, query url.Values) error {
 	req := sandboxd.ImageImport{Name: query.Get("name"), Driver: query.Get("driver")}
 	var err error
-	if req.Limits.MaxEntries, err = integer(query, "max_entries", 0); err != nil {
+	if req.Limits.MaxEntries, err = integer(query, "max_entries"); err != nil {
 		return err
 	}
-	if req.Limits.MaxBytes, err = integer(query, "max_bytes", 0); err != nil {
+	if req.Limits.MaxBytes, err = integer(query, "max_bytes"); err != nil {
 		return err
 	}
 	images, err := f.imagesOf(r)
@@ -141,7 +139,7 @@ func (f *face) sendPull(w http.ResponseWriter, r *http.Request, images sandboxd.
 			<-over
 		}
 	}()
-	s := &lineSender{w: w}
+	out, begun := &batch{w: w}, false
 	beat := time.NewTimer(f.pace.heartbeat)
 	defer beat.Stop()
 	for !ended {
@@ -151,53 +149,25 @@ func (f *face) sendPull(w http.ResponseWriter, r *http.Request, images sandboxd.
 			ended = true
 			switch {
 			case p.err == nil:
-				s.add(PullLine{Image: &p.image})
-			case !s.begun:
+				out.line(PullLine{Image: &p.image})
+			case !begun:
 				return p.err
 			default:
 				note(r.Context(), p.err)
-				s.add(PullLine{Error: &envelope(p.err).Err})
+				out.line(PullLine{Error: &envelope(p.err).Err})
 			}
 		case progress := <-news:
-			s.add(PullLine{Progress: &progress})
+			out.line(PullLine{Progress: &progress})
 		case <-beat.C:
-			s.buf.WriteByte('\n')
+			out.WriteByte('\n')
 		}
-		if err := s.send(); err != nil {
+		if !begun {
+			begun = true
+			startStream(w, ndjson)
+		}
+		if err := out.send(); err != nil {
 			return err
 		}
-	}
-	return nil
-}
-
-// lineSender collects lines and sends them at once.
-type lineSender struct {
-	w     http.ResponseWriter
-	buf   bytes.Buffer
-	begun bool
-}
-
-func (s *lineSender) add(v any) {
-	enc := json.NewEncoder(&s.buf)
-	enc.SetEscapeHTML(false)
-	_ = enc.Encode(v)
-}
-
-func (s *lineSender) send() error {
-	if !s.begun {
-		s.begun = true
-		h := s.w.Header()
-		h.Set("Content-Type", ndjson)
-		h.Set("Cache-Control", "no-store")
-		h.Set("X-Accel-Buffering", "no")
-	}
-	_, err := s.w.Write(s.buf.Bytes())
-	s.buf.Reset()
-	if err == nil {
-		err = http.NewResponseController(s.w).Flush()
-	}
-	if err != nil {
-		return sandboxd.Wrap(sandboxd.ClassUnavailable, err, "the client went away")
 	}
 	return nil
 }

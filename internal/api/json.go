@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"io"
 	"math"
+	"net/http"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -13,6 +14,7 @@ import (
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
 
 	"sandboxd"
+	"sandboxd/internal/api/bounded"
 )
 
 const (
@@ -34,7 +36,7 @@ func strictBody(ctx huma.Context, next func(huma.Context)) {
 	}
 	r, w := humago.Unwrap(ctx)
 	limit := op.MaxBodyBytes - 1 // the framework refuses at its limit, not beyond it
-	data, err := readBounded(r.Body, limit)
+	data, err := readBody(r, limit)
 	if err == nil && len(data) > 0 {
 		err = checkJSON(data)
 	}
@@ -47,17 +49,14 @@ func strictBody(ctx huma.Context, next func(huma.Context)) {
 	next(ctx)
 }
 
-// readBounded reads all of r, at most limit bytes.
-func readBounded(r io.Reader, limit int64) ([]byte, error) {
-	data, err := io.ReadAll(io.LimitReader(r, limit+1))
-	if err != nil {
-		return nil, err
-	}
-	if int64(len(data)) > limit {
+// readBody reads all of a request's body, at most limit bytes.
+func readBody(r *http.Request, limit int64) ([]byte, error) {
+	data, err := bounded.Read(r.Body, r.ContentLength, limit)
+	if err == bounded.ErrTooLarge {
 		return nil, &sandboxd.Error{Class: sandboxd.ClassTooLarge, Field: "body",
 			Message: "it is larger than " + strconv.FormatInt(limit, 10) + " bytes"}
 	}
-	return data, nil
+	return data, err
 }
 
 // maxDepth is deeper than any request of ours.

@@ -174,7 +174,7 @@ func (f *face) changePolicy(w http.ResponseWriter, r *http.Request, _ url.Values
 	if err != nil {
 		return err
 	}
-	change, err := readBounded(r.Body, jsonBody)
+	change, err := readBody(r, jsonBody)
 	if err == nil {
 		err = checkJSON(change)
 	}

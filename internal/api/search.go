@@ -35,7 +35,7 @@ func switches(query url.Values, set map[string]*bool) error {
 // numbers reads parameters that are whole numbers, 0 when they are not there.
 func numbers(query url.Values, set map[string]*int64) (err error) {
 	for name, to := range set {
-		if *to, err = integer(query, name, 0); err != nil {
+		if *to, err = integer(query, name); err != nil {
 			return err
 		}
 	}

@@ -81,11 +81,11 @@ func (f *face) terminal(w http.ResponseWriter, r *http.Request, query url.Values
 // names none, and the size that the query asks for.
 func (f *face) terminalCommand(ctx context.Context, h sandboxd.Host, id string, query url.Values) (sandboxd.Command, *sandboxd.TTY, error) {
 	var none sandboxd.Command
-	cols, err := integer(query, "cols", 0)
+	cols, err := integer(query, "cols")
 	if err != nil || cols > 10000 {
 		return none, nil, sandboxd.Invalid("cols", "1 to 10000 are allowed")
 	}
-	rows, err := integer(query, "rows", 0)
+	rows, err := integer(query, "rows")
 	if err != nil || rows > 10000 {
 		return none, nil, sandboxd.Invalid("rows", "1 to 10000 are allowed")
 	}

@@ -1,9 +1,7 @@
 package api
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"net/http"
 	"net/url"
 	"time"
@@ -56,16 +54,13 @@ func (f *face) watch(w http.ResponseWriter, r *http.Request, query url.Values) e
 		}
 		_ = watcher.Close()
 	}()
-	h := w.Header()
-	h.Set("Content-Type", eventStream)
-	h.Set("Cache-Control", "no-store")
-	h.Set("X-Accel-Buffering", "no")
-	s := &eventWriter{w: w}
-	s.add("ready", struct{}{})
+	startStream(w, eventStream)
+	out := &batch{w: w}
+	out.event("ready", struct{}{})
 	beat := time.NewTimer(f.pace.heartbeat)
 	defer beat.Stop()
 	for {
-		if err := s.send(); err != nil {
+		if err := out.send(); err != nil {
 			return err
 		}
 		beat.Reset(f.pace.heartbeat)
@@ -75,44 +70,18 @@ func (f *face) watch(w http.ResponseWriter, r *http.Request, query url.Values) e
 				return ctx.Err()
 			}
 			for _, event := range n.events {
-				s.add(string(event.Kind), sandboxd.ChangeOf(event))
+				out.event(string(event.Kind), sandboxd.ChangeOf(event))
 			}
 			if n.err != nil {
 				if ctx.Err() != nil {
 					return ctx.Err()
 				}
 				note(r.Context(), n.err)
-				s.add("error", envelope(n.err).Err)
-				return s.send()
+				out.event("error", envelope(n.err).Err)
+				return out.send()
 			}
 		case <-beat.C:
-			s.buf.WriteString(": beat\n\n")
+			out.WriteString(": beat\n\n")
 		}
 	}
-}
-
-// eventWriter collects events and sends them at once.
-type eventWriter struct {
-	w   http.ResponseWriter
-	buf bytes.Buffer
-}
-
-func (s *eventWriter) add(name string, data any) {
-	s.buf.WriteString("event: " + name + "\ndata: ")
-	enc := json.NewEncoder(&s.buf)
-	enc.SetEscapeHTML(false)
-	_ = enc.Encode(data) // ends the line
-	s.buf.WriteString("\n")
-}
-
-func (s *eventWriter) send() error {
-	_, err := s.w.Write(s.buf.Bytes())
-	s.buf.Reset()
-	if err == nil {
-		err = http.NewResponseController(s.w).Flush()
-	}
-	if err != nil {
-		return sandboxd.Wrap(sandboxd.ClassUnavailable, err, "the client went away")
-	}
-	return nil
 }

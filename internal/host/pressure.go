@@ -58,7 +58,7 @@ func (h *Host) evictForMemory(r pressure.Reading) bool {
 
 func (h *Host) evict(b *box, r pressure.Reading) bool {
 	evicted := false
-	_, err := b.attempt(func(ctx context.Context) (sandboxd.SandboxRecord, error) {
+	err := b.attempt(func(ctx context.Context) (sandboxd.SandboxRecord, error) {
 		if !b.running() {
 			return sandboxd.SandboxRecord{}, nil
 		}

@@ -108,7 +108,7 @@ func (b *box) tick(policy sandboxd.Policy) {
 // closeIdle closes a sandbox whose clock ran out, if that is still so once it is
 // its turn.
 func (b *box) closeIdle(policy sandboxd.Policy) {
-	_, err := b.attempt(func(ctx context.Context) (sandboxd.SandboxRecord, error) {
+	err := b.attempt(func(ctx context.Context) (sandboxd.SandboxRecord, error) {
 		idle, limit := b.rest(policy)
 		if limit < 0 || idle < limit || !b.quiet() {
 			return sandboxd.SandboxRecord{}, nil
@@ -127,17 +127,16 @@ func (b *box) closeIdle(policy sandboxd.Policy) {
 	}
 }
 
-// attempt runs fn as this box's only lifecycle operation if none runs now, and says
-// whether it ran.
-func (b *box) attempt(fn func(context.Context) (sandboxd.SandboxRecord, error)) (bool, error) {
+// attempt runs fn as this box's only lifecycle operation, unless one runs now.
+func (b *box) attempt(fn func(context.Context) (sandboxd.SandboxRecord, error)) error {
 	select {
 	case b.life <- struct{}{}:
 	default:
-		return false, nil
+		return nil
 	}
 	defer func() { <-b.life }()
 	_, err := fn(b.ctx)
-	return true, err
+	return err
 }
 
 // quiet says whether nothing keeps the sandbox awake, and sees to it that no command
@@ -177,7 +176,7 @@ func (h *Host) evictIdle(ctx context.Context) bool {
 			continue
 		}
 		slept := false
-		_, err := b.attempt(func(ctx context.Context) (sandboxd.SandboxRecord, error) {
+		err := b.attempt(func(ctx context.Context) (sandboxd.SandboxRecord, error) {
 			rests := idle(b)
 			if rests < after || !b.quiet() {
 				return sandboxd.SandboxRecord{}, nil
@@ -207,7 +206,7 @@ func (h *Host) closeSleeper(ctx context.Context) bool {
 			return false
 		}
 		closed := false
-		_, err := b.attempt(func(ctx context.Context) (sandboxd.SandboxRecord, error) {
+		err := b.attempt(func(ctx context.Context) (sandboxd.SandboxRecord, error) {
 			if reason, _ := b.live(); reason != "" {
 				return sandboxd.SandboxRecord{}, nil
 			}

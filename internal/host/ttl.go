@@ -65,7 +65,7 @@ func (h *Host) sweepKept(policy sandboxd.Policy, recs []sandboxd.SandboxRecord) 
 			leapt = true
 		}
 		b := h.boxOf(rec)
-		_, err := b.attempt(func(ctx context.Context) (sandboxd.SandboxRecord, error) {
+		err := b.attempt(func(ctx context.Context) (sandboxd.SandboxRecord, error) {
 			now, err := h.store.Get(ctx, b.id)
 			if err != nil || now.State != sandboxd.StateStopped || overdue(now) < 0 {
 				return now, err

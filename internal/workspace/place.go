@@ -120,7 +120,7 @@ func (w *Workspace) directory(root beneath.Dir, rel string) (*place, error) {
 	}
 	p := &place{dir: beneath.Dir(fd), name: "."}
 	for i := len(missing) - 1; i >= 0; i-- {
-		next, _, err := w.mkdirAt(p.dir, missing[i], 0o755)
+		next, err := w.mkdirAt(p.dir, missing[i], 0o755)
 		if err != nil {
 			p.close()
 			return nil, err
@@ -132,10 +132,10 @@ func (w *Workspace) directory(root beneath.Dir, rel string) (*place, error) {
 }
 
 // mkdirAt makes a directory of the sandbox's, or opens the one that is there.
-func (w *Workspace) mkdirAt(dir beneath.Dir, name string, mode uint32) (beneath.Dir, bool, error) {
+func (w *Workspace) mkdirAt(dir beneath.Dir, name string, mode uint32) (beneath.Dir, error) {
 	err := beneath.Retry(func() error { return unix.Mkdirat(int(dir), name, 0o700) })
 	if err != nil && err != unix.EEXIST {
-		return -1, false, beneath.Error(err)
+		return -1, beneath.Error(err)
 	}
 	made := err == nil
 	flags := unix.O_PATH | unix.O_DIRECTORY
@@ -144,20 +144,20 @@ func (w *Workspace) mkdirAt(dir beneath.Dir, name string, mode uint32) (beneath.
 	}
 	fd, st, err := dir.OpenStrict(name, flags)
 	if errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) {
-		return -1, false, sandboxd.Wrap(sandboxd.ClassConflict, err, "a name on the way is not a directory")
+		return -1, sandboxd.Wrap(sandboxd.ClassConflict, err, "a name on the way is not a directory")
 	}
 	if err != nil {
-		return -1, false, err
+		return -1, err
 	}
 	// Only what is ours is given away: since mkdir the sandbox may have put
 	// another directory there.
 	if made && int(st.Uid) == unix.Geteuid() {
 		if err := w.give(fd, mode); err != nil {
 			_ = unix.Close(fd)
-			return -1, false, err
+			return -1, err
 		}
 	}
-	return beneath.Dir(fd), made, nil
+	return beneath.Dir(fd), nil
 }
 
 // give hands an open inode of ours to the sandbox. The mode comes first, for

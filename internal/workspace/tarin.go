@@ -219,7 +219,7 @@ func (t *tarIn) parent(rel string) (beneath.Dir, error) {
 	}
 	dir := beneath.Dir(at)
 	for name := range strings.SplitSeq(rel, "/") {
-		next, _, err := t.w.mkdirAt(dir, name, 0o755)
+		next, err := t.w.mkdirAt(dir, name, 0o755)
 		dir.Close()
 		if err != nil {
 			return -1, err
@@ -231,7 +231,7 @@ func (t *tarIn) parent(rel string) (beneath.Dir, error) {
 }
 
 func (t *tarIn) dir(parent beneath.Dir, name string, h *tar.Header) error {
-	dir, _, err := t.w.mkdirAt(parent, name, uint32(h.Mode)&0o777|0o700)
+	dir, err := t.w.mkdirAt(parent, name, uint32(h.Mode)&0o777|0o700)
 	if err != nil {
 		return err
 	}

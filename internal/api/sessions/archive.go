@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"sandboxd"
+	"sandboxd/internal/api/bounded"
 )
 
 // entry is a file or a directory as the wire lists it.
@@ -292,8 +293,8 @@ func (a archive) whole(ctx context.Context, p string) ([]byte, error) {
 	if size > a.most {
 		return nil, refuse(http.StatusBadRequest, overLimit(size, a.most))
 	}
-	data, err := readAll(file, size, a.most)
-	if err == errTooLarge { // it grew
+	data, err := bounded.Read(file, size, a.most)
+	if err == bounded.ErrTooLarge { // it grew
 		return nil, refuse(http.StatusBadRequest, overLimit(a.most+1, a.most))
 	}
 	return data, err
@@ -303,17 +304,22 @@ func overLimit(size, most int64) string {
 	return fmt.Sprintf("File is %d bytes, over the %d-byte read limit", size, most)
 }
 
-func (f *Face) storedRead(c *call) error {
-	p := c.body.required("path", nil)
-	offset, limit := c.body.whole("offset", 0, from(0)), c.body.whole("limit", linesDefault, from(1))
+// storedFile answers a whole file of what a session left, if the request is valid.
+func (f *Face) storedFile(c *call, path string) ([]byte, error) {
 	if err := c.valid(); err != nil {
-		return err
+		return nil, err
 	}
 	a, err := f.archiveOf(c.ctx(), c.id)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	data, err := a.whole(c.ctx(), within(p))
+	return a.whole(c.ctx(), within(path))
+}
+
+func (f *Face) storedRead(c *call) error {
+	p := c.body.required("path", nil)
+	offset, limit := c.body.whole("offset", 0, from(0)), c.body.whole("limit", linesDefault, from(1))
+	data, err := f.storedFile(c, p)
 	if err != nil {
 		return err
 	}
@@ -325,15 +331,7 @@ func (f *Face) storedRead(c *call) error {
 }
 
 func (f *Face) storedReadBytes(c *call) error {
-	p := c.body.required("path", nil)
-	if err := c.valid(); err != nil {
-		return err
-	}
-	a, err := f.archiveOf(c.ctx(), c.id)
-	if err != nil {
-		return err
-	}
-	data, err := a.whole(c.ctx(), within(p))
+	data, err := f.storedFile(c, c.body.required("path", nil))
 	if err != nil {
 		return err
 	}

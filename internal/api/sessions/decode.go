@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"math"
 	"net/url"
 	"regexp"
@@ -238,13 +237,15 @@ func boolWord(s string) (value, ok bool) {
 	return false, false
 }
 
-// bound is the range of a number. above excludes its own end.
+// bound is the range of a number.
 type bound struct {
-	above, least, most *float64
+	aboveZero   bool
+	least, most *float64
 }
 
+var aboveZero = bound{aboveZero: true}
+
 func from(n float64) bound          { return bound{least: &n} }
-func moreThan(n float64) bound      { return bound{above: &n} }
 func between(low, hi float64) bound { return bound{least: &low, most: &hi} }
 
 // number is a field that holds a number, whole or not; nil when it is absent or null.
@@ -299,8 +300,8 @@ func (o object) number(name string, whole bool, b bound) *float64 {
 func (b bound) violated(n float64) (kind, msg string, limit map[string]any) {
 	text := func(n float64) string { return strconv.FormatFloat(n, 'f', -1, 64) }
 	switch {
-	case b.above != nil && n <= *b.above:
-		return "greater_than", "Input should be greater than " + text(*b.above), map[string]any{"gt": *b.above}
+	case b.aboveZero && n <= 0:
+		return "greater_than", "Input should be greater than 0", map[string]any{"gt": 0}
 	case b.least != nil && n < *b.least:
 		return "greater_than_equal", "Input should be greater than or equal to " + text(*b.least), map[string]any{"ge": *b.least}
 	case b.most != nil && n > *b.most:
@@ -437,17 +438,3 @@ func queryCount(q url.Values, name string, faults *[]fault) int64 {
 }
 
 func last(list []string) string { return list[len(list)-1] }
-
-// readAll reads at most so many bytes; more is errTooLarge. It has room for the size that
-// was announced from the start, which is believed of nothing else and may be negative:
-// a large file that is moved as its buffer grows costs more than to read it.
-func readAll(r io.Reader, size, most int64) ([]byte, error) {
-	data := bytes.NewBuffer(make([]byte, 0, max(0, min(size, most))+bytes.MinRead))
-	n, err := data.ReadFrom(io.LimitReader(r, most+1))
-	if err == nil && n > most {
-		return nil, errTooLarge
-	}
-	return data.Bytes(), err
-}
-
-var errTooLarge = errors.New("the body is too large")

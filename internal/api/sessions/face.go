@@ -26,6 +26,7 @@ import (
 
 	"sandboxd"
 	"sandboxd/internal/api"
+	"sandboxd/internal/api/bounded"
 )
 
 // Config is what the face is made of. All but Routes, Roles, Clock and Log is required.
@@ -209,13 +210,6 @@ func find(method, path string) (found *route, params map[string]string, methods 
 	return found, params, methods
 }
 
-// Serves says whether a path is one of the wire's, with whatever method.
-func Serves(path string) bool {
-	_, _, methods := find("", path)
-	_, _, slashed := find("", strings.TrimSuffix(path, "/"))
-	return len(methods) > 0 || path != "/" && len(slashed) > 0
-}
-
 // call is one request on its way.
 type call struct {
 	w       http.ResponseWriter
@@ -312,12 +306,12 @@ func (f *Face) readBody(c *call, rt *route) error {
 		limit = strangerBody
 		api.Hurry(c.r, strangerTime)
 	}
-	data, err := readAll(c.r.Body, c.r.ContentLength, limit)
+	data, err := bounded.Read(c.r.Body, c.r.ContentLength, limit)
 	switch {
 	case err != nil && limit == strangerBody:
 		c.w.Header().Set("Connection", "close")
 		return unauthorized()
-	case errors.Is(err, errTooLarge):
+	case errors.Is(err, bounded.ErrTooLarge):
 		c.w.Header().Set("Connection", "close")
 		return refuse(http.StatusRequestEntityTooLarge, "Request body is too large")
 	case err != nil:

@@ -12,6 +12,7 @@ import (
 
 	"sandboxd"
 	"sandboxd/internal/api"
+	"sandboxd/internal/api/bounded"
 )
 
 // The routes under /sessions/{session_id}/files do one operation on a file without a
@@ -179,7 +180,7 @@ func (f *Face) fileRead(c *call) error {
 		if file.Info().Size > policy.MaxReadBytes {
 			return errHandBack
 		}
-		if data, err = readAll(file, file.Info().Size, policy.MaxReadBytes); errors.Is(err, errTooLarge) {
+		if data, err = bounded.Read(file, file.Info().Size, policy.MaxReadBytes); errors.Is(err, bounded.ErrTooLarge) {
 			return errHandBack
 		}
 		return err
@@ -212,8 +213,8 @@ func (f *Face) fileWrite(c *call) error {
 		return refuse(http.StatusConflict, "larger than a native write")
 	}
 	// Before anything is looked at: what is slow to arrive must find the workspace as it is then.
-	data, err := readAll(c.r.Body, c.r.ContentLength, policy.MaxReadBytes)
-	if errors.Is(err, errTooLarge) {
+	data, err := bounded.Read(c.r.Body, c.r.ContentLength, policy.MaxReadBytes)
+	if errors.Is(err, bounded.ErrTooLarge) {
 		return refuse(http.StatusConflict, "larger than a native write")
 	}
 	if err != nil {

@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"sandboxd"
+	"sandboxd/internal/api/bounded"
 )
 
 // The first generation of the wire: commands with one stream, and files by route. Failed
@@ -153,7 +154,7 @@ func inside(p string) bool {
 func (w workbench) ask(ctx context.Context, stdin []byte, argv ...string) (data []byte, code int, err error) {
 	data, code, cut, err := w.f.command(ctx, w.sandbox, sandboxd.CommandSpec{Argv: argv, Stdin: stdin, TimeoutS: w.limit}, int(w.most)+outputLimit)
 	if err == nil && cut {
-		err = errTooLarge
+		err = bounded.ErrTooLarge
 	}
 	return data, code, err
 }
@@ -181,8 +182,8 @@ func (w workbench) fetch(ctx context.Context, p string) ([]byte, error) {
 			if size > w.most {
 				return nil, sizeError{overLimit(size, w.most) + ". " + readHint}
 			}
-			data, err := readAll(file, size, w.most)
-			if errors.Is(err, errTooLarge) {
+			data, err := bounded.Read(file, size, w.most)
+			if errors.Is(err, bounded.ErrTooLarge) {
 				return nil, sizeError{fmt.Sprintf("File exceeds the %d-byte read limit. %s", w.most, readHint)}
 			}
 			return data, err
@@ -193,7 +194,7 @@ func (w workbench) fetch(ctx context.Context, p string) ([]byte, error) {
 	}
 	data, code, err := w.ask(ctx, nil, "/bin/sh", "-c", `test -f "$1" && exec cat -- "$1"`, "sh", at)
 	switch {
-	case errors.Is(err, errTooLarge) || err == nil && code == 0 && int64(len(data)) > w.most:
+	case errors.Is(err, bounded.ErrTooLarge) || err == nil && code == 0 && int64(len(data)) > w.most:
 		return nil, sizeError{fmt.Sprintf("File exceeds the %d-byte read limit. %s", w.most, readHint)}
 	case err != nil:
 		return nil, err

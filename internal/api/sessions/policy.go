@@ -199,10 +199,10 @@ func (f *Face) readChanges(c *call) (changes, error) {
 	o, todo := c.body, changes{}
 	fallback := sandboxd.DefaultPolicy()
 	name := o.optional("default_runtime", nil)
-	readCounts(o, &todo)
-	readSpans(o, &todo)
+	readFields(o, counts, &todo)
+	readFields(o, spans, &todo)
 	if o.has("execute_timeout") {
-		n := o.number("execute_timeout", true, moreThan(0))
+		n := o.number("execute_timeout", true, aboveZero)
 		todo.add(func(p *sandboxd.Policy) {
 			p.CommandTimeoutS = fallback.CommandTimeoutS
 			if n != nil {
@@ -211,7 +211,7 @@ func (f *Face) readChanges(c *call) (changes, error) {
 		})
 	}
 	if o.has("max_read_bytes") {
-		n := o.number("max_read_bytes", true, moreThan(0))
+		n := o.number("max_read_bytes", true, aboveZero)
 		todo.add(func(p *sandboxd.Policy) {
 			p.MaxReadBytes = fallback.MaxReadBytes
 			if n != nil {
@@ -292,8 +292,9 @@ func fieldNames[T any](fields []field[T]) []string {
 	return names
 }
 
-func readCounts(o object, todo *changes) {
-	for _, fd := range counts {
+// readFields reads numbers that null takes away.
+func readFields[T int | sandboxd.Seconds](o object, fields []field[T], todo *changes) {
+	for _, fd := range fields {
 		if !o.has(fd.name) {
 			continue
 		}
@@ -301,24 +302,8 @@ func readCounts(o object, todo *changes) {
 		todo.add(func(p *sandboxd.Policy) {
 			*fd.of(p) = nil
 			if n != nil {
-				count := int(*n)
-				*fd.of(p) = &count
-			}
-		})
-	}
-}
-
-func readSpans(o object, todo *changes) {
-	for _, fd := range spans {
-		if !o.has(fd.name) {
-			continue
-		}
-		n := o.number(fd.name, true, from(0))
-		todo.add(func(p *sandboxd.Policy) {
-			*fd.of(p) = nil
-			if n != nil {
-				s := sandboxd.Seconds(*n)
-				*fd.of(p) = &s
+				value := T(*n)
+				*fd.of(p) = &value
 			}
 		})
 	}
@@ -341,15 +326,15 @@ func readLimits(o object, todo *changes) {
 		}
 	}
 	if o.has("cpu_shares") {
-		n := o.number("cpu_shares", true, moreThan(0))
+		n := o.number("cpu_shares", true, aboveZero)
 		todo.add(func(p *sandboxd.Policy) { p.Limits.CPUShares = int64(either(n, 0)) })
 	}
 	if o.has("cpus") {
-		n := o.number("cpus", false, moreThan(0))
+		n := o.number("cpus", false, aboveZero)
 		todo.add(func(p *sandboxd.Policy) { p.Limits.CPUs = either(n, fallback.CPUs) })
 	}
 	if o.has("pids_limit") {
-		n := o.number("pids_limit", true, moreThan(0))
+		n := o.number("pids_limit", true, aboveZero)
 		todo.add(func(p *sandboxd.Policy) { p.Limits.PIDs = int64(either(n, float64(fallback.PIDs))) })
 	}
 }
@@ -369,8 +354,8 @@ func sizeField(o object, name string) *int64 {
 // readRuntime reads the ceilings of one runtime; null takes the entry's own again.
 func readRuntime(o object, alias string, todo *changes) {
 	memory, swap := sizeField(o, "mem_limit"), sizeField(o, "memswap_limit")
-	cpus := o.number("cpus", false, moreThan(0))
-	shares, pids := o.number("cpu_shares", true, moreThan(0)), o.number("pids_limit", true, moreThan(0))
+	cpus := o.number("cpus", false, aboveZero)
+	shares, pids := o.number("cpu_shares", true, aboveZero), o.number("pids_limit", true, aboveZero)
 	o.only(runtimeFields...)
 	todo.add(func(p *sandboxd.Policy) {
 		if p.Runtimes == nil {

@@ -90,7 +90,7 @@ func (r result) outcome() outcome {
 // caller who leaves does not end it; that is what stopping is for.
 func (f *Face) run(c *call) error {
 	spec := sandboxd.CommandSpec{Argv: c.body.list("argv", 1), Env: c.body.words("env")}
-	timeout := c.body.number("timeout_seconds", false, moreThan(0))
+	timeout := c.body.number("timeout_seconds", false, aboveZero)
 	spec.ID = c.body.required("run_id", runPattern)
 	sb, err := f.opened(c)
 	if err != nil {
