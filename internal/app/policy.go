@@ -9,11 +9,10 @@ import (
 // kept beside it.
 func basePolicy(o cli.ServeOptions) sandboxd.Policy {
 	p := sandboxd.DefaultPolicy()
-	p.MaxRunning = &o.MaxSandboxes
 	for _, row := range []struct {
 		to  **int
 		set cli.Bound
-	}{{&p.MaxOpen, o.MaxOpen}, {&p.MaxPerTenant, o.MaxPerTenant}} {
+	}{{&p.MaxRunning, o.MaxSandboxes}, {&p.MaxOpen, o.MaxOpen}, {&p.MaxPerTenant, o.MaxPerTenant}} {
 		if row.set.Set {
 			n := int(row.set.N)
 			if *row.to = &n; row.set.None {

@@ -88,7 +88,7 @@ func checkServe(p Process, o cli.ServeOptions, hostOnly bool) error {
 			return err
 		}
 	}
-	if o.MaxSandboxes < 1 {
+	if most := o.MaxSandboxes; most.Set && !most.None && most.N < 1 {
 		return sandboxd.Invalid("--max-sandboxes", "at least 1")
 	}
 	if o.Ready < 0 {

@@ -76,7 +76,7 @@ type ServeOptions struct {
 	OCIRuntime     string   `name:"oci-runtime" placeholder:"NAME" setting:"SANDBOXD_OCI_RUNTIME" help:"OCI runtime of containers that name none, as runsc; the engine's default otherwise."`
 	Images         string   `default:"any" enum:"any,none" setting:"SANDBOXD_IMAGES" help:"Which images and OCI runtimes a holder of the API key may name: any, the default, or none."`
 	Bridge         string   `default:"none" enum:"any,none" setting:"SANDBOXD_BRIDGE" help:"Who may have the network bridge, which reaches everything public without lists and a log: none, the default, or any, every holder of the API key. In containers under runc; the server then makes nftables rules of its own."`
-	MaxSandboxes   int      `default:"${max_sandboxes}" setting:"SANDBOXD_MAX_SANDBOXES" help:"Most sandboxes that run at once, ${default} by default; stopped ones do not count."`
+	MaxSandboxes   Bound    `placeholder:"N" setting:"SANDBOXD_MAX_SANDBOXES" help:"Most sandboxes that run at once, ${max_sandboxes} by default, or none for no bound; stopped ones do not count."`
 	MaxOpen        Bound    `placeholder:"N" setting:"SANDBOXD_MAX_OPEN" help:"Most sandboxes that are open, running or put to sleep; no bound by default."`
 	MaxPerTenant   Bound    `placeholder:"N" setting:"SANDBOXD_MAX_PER_TENANT" help:"Most open sandboxes of one tenant, 10 by default, or none for no bound."`
 	EvictIdleAfter Bound    `placeholder:"TIME" setting:"SANDBOXD_EVICT_IDLE_AFTER" help:"Put the longest idle sandbox to sleep for one that finds no place, if it was idle for so long, as 300 or 5m; never by default."`

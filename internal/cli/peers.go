@@ -11,21 +11,21 @@ import (
 )
 
 // peerSettings are the names that another service of the sessions wire has for settings of
-// ours, so that its environment starts this one. An empty value is "none" there.
-var peerSettings = []struct{ theirs, ours, empty string }{
-	{"SANDBOXD_MAX_SESSIONS", "SANDBOXD_MAX_SANDBOXES", "1000000"},
-	{"SANDBOXD_MAX_OPEN_SESSIONS", "SANDBOXD_MAX_OPEN", "none"},
-	{"SANDBOXD_MAX_SESSIONS_PER_TENANT", "SANDBOXD_MAX_PER_TENANT", "none"},
-	{"SANDBOXD_CONTAINER_TTL", "SANDBOXD_ENVIRONMENT_TTL", "none"},
+// ours, so that its environment starts this one. Empty, each says that there is no bound.
+var peerSettings = []struct{ theirs, ours string }{
+	{"SANDBOXD_MAX_SESSIONS", "SANDBOXD_MAX_SANDBOXES"},
+	{"SANDBOXD_MAX_OPEN_SESSIONS", "SANDBOXD_MAX_OPEN"},
+	{"SANDBOXD_MAX_SESSIONS_PER_TENANT", "SANDBOXD_MAX_PER_TENANT"},
+	{"SANDBOXD_CONTAINER_TTL", "SANDBOXD_ENVIRONMENT_TTL"},
 }
 
 // fixedSettings are those of its names that have one value here. "*" takes any: what it
 // would change does not exist.
 var fixedSettings = map[string]string{
 	"SANDBOXD_WORK_DIR":             sandboxd.WorkDir,
-	"SANDBOXD_NETWORK_MODE":         "none", // a runtime that needs a network says so
-	"SANDBOXD_SANDBOX_UID":          "10001",
-	"SANDBOXD_PERSIST_CONTAINERS":   "*", // what is installed lasts where a runtime's root is writable
+	"SANDBOXD_NETWORK_MODE":         "none",  // a runtime that needs a network says so
+	"SANDBOXD_SANDBOX_UID":          "10001", // empty, it says nothing
+	"SANDBOXD_PERSIST_CONTAINERS":   "*",     // what is installed lasts where a runtime's root is writable
 	"SANDBOXD_MAX_WORKERS":          "*",
 	"SANDBOXD_NATIVE_FILES":         "*", // they always are
 	"SANDBOXD_MAX_RUNNING_COMMANDS": "*", // many hold up nobody
@@ -42,9 +42,12 @@ func adoptPeers(p Process) (Process, error) {
 	var kept []string
 	for _, entry := range p.Environ {
 		name, value, _ := strings.Cut(entry, "=")
+		if strings.HasPrefix(name, "SANDBOXD_") && name != "SANDBOXD_TOKEN" {
+			value = spelled(name, value)
+		}
 		set[name] = value
 		if !isPeers(name, value) {
-			kept = append(kept, entry)
+			kept = append(kept, name+"="+value)
 		}
 	}
 	add := func(theirs, ours, value string) error {
@@ -59,15 +62,19 @@ func adoptPeers(p Process) (Process, error) {
 		if !given {
 			continue
 		}
-		if value = strings.TrimSpace(value); value == "" {
-			value = row.empty
+		if value == "" {
+			value = "none"
 		}
 		if err := add(row.theirs, row.ours, value); err != nil {
 			return p, err
 		}
 	}
 	for name, only := range fixedSettings {
-		if value, given := set[name]; given && only != "*" && strings.TrimSpace(value) != only {
+		value, given := set[name]
+		if name == "SANDBOXD_SANDBOX_UID" && value == "" {
+			continue
+		}
+		if given && only != "*" && value != only {
 			return p, usageError{fmt.Sprintf("%s can only be %s here", name, only), "unset it"}
 		}
 	}
@@ -90,6 +97,20 @@ func adoptPeers(p Process) (Process, error) {
 	return p, nil
 }
 
+// spelled is a value in our spelling: theirs may stand between spaces, and be on or off.
+func spelled(name, value string) string {
+	value = strings.TrimSpace(value)
+	if name == "SANDBOXD_PREWARM" {
+		switch strings.ToLower(value) {
+		case "on":
+			return "true"
+		case "off":
+			return "false"
+		}
+	}
+	return value
+}
+
 func isPeers(name, value string) bool {
 	for _, row := range peerSettings {
 		if row.theirs == name {
@@ -101,6 +122,6 @@ func isPeers(name, value string) bool {
 }
 
 func isPort(text string) bool {
-	n, err := strconv.ParseUint(strings.TrimSpace(text), 10, 16)
+	n, err := strconv.ParseUint(text, 10, 16)
 	return err == nil && n <= 65535
 }
