@@ -38,6 +38,11 @@ if [ -z "${SANDBOXD_TEST_EXPECT+set}" ]; then
 		[ "$(uname -m)" != x86_64 ] || SANDBOXD_TEST_EXPECT+=" uml"
 	fi
 fi
+# And each row of the compatibility matrix of the drivers that are there.
+if [[ " $SANDBOXD_TEST_EXPECT " == *" python-client "* ]]; then
+	SANDBOXD_TEST_EXPECT+=$(awk -v expect=" $SANDBOXD_TEST_EXPECT " '!/^#/ && index(expect, " " $1 " ") {
+		for (i = 3; i <= NF; i++) printf " ws-%s/%s/%s", $i, $1, $2 }' test/sessions/testdata/rows)
+fi
 export SANDBOXD_TEST_EXPECT
 echo "capabilities expected: ${SANDBOXD_TEST_EXPECT:-none}"
 
@@ -80,6 +85,14 @@ if [ "$before" != "$after" ]; then
 	printf 'the tests left the tree changed:\n%s\n' "$after"
 	status=1
 fi
+
+# A test that is not there any more does not say what it lacks.
+for capability in $SANDBOXD_TEST_EXPECT; do
+	if ! grep -qxF "$capability" "$SANDBOXD_TEST_CAPS"; then
+		echo "capability $capability is expected, and nothing that ran has it"
+		status=1
+	fi
+done
 
 echo "capabilities that ran: $(sort -u "$SANDBOXD_TEST_CAPS" | paste -sd' ')"
 echo "fuzz targets: $fuzzed, $FUZZTIME each; time: $((SECONDS - began)) s"

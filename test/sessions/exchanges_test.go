@@ -125,8 +125,8 @@ func TestExchanges(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	recorded := map[string]bool{} // paths
-	for _, generation := range []string{"generation1", "generation2"} {
+	recorded := map[string]bool{} // method and template
+	for _, generation := range generations {
 		r := &recorder{next: httputil.NewSingleHostReverseProxy(to), seen: map[string]exchange{}}
 		proxy := httptest.NewServer(r)
 		cmd := exec.CommandContext(t.Context(), published(t, generation)+"/bin/python", "-B", "exchange_"+generation+".py")
@@ -140,7 +140,8 @@ func TestExchanges(t *testing.T) {
 		var list []exchange
 		for _, e := range r.seen {
 			list = append(list, e)
-			recorded[strings.Fields(e.Request)[1]] = true
+			words := strings.Fields(e.Request)
+			recorded[words[0]+" "+words[1]] = true
 		}
 		slices.SortFunc(list, func(a, b exchange) int {
 			return strings.Compare(fmt.Sprint(a.Request, a.Status), fmt.Sprint(b.Request, b.Status))
@@ -164,15 +165,40 @@ func TestExchanges(t *testing.T) {
 			t.Errorf("%s says something else than was recorded; look at it, then go test ./test/sessions -run Exchanges -update\n%s", generation, text)
 		}
 	}
-	for _, path := range m.endpoints() {
-		if ofTheWire.MatchString(path) && !recorded[path] {
-			t.Errorf("no exchange of %s is recorded", path)
+	for _, template := range append(m.endpoints(), "/") {
+		if others.MatchString(template) {
+			continue
+		}
+		for _, method := range m.methods(template) {
+			if !recorded[method+" "+template] {
+				t.Errorf("no exchange of %s %s is recorded", method, template)
+			}
 		}
 	}
 }
 
-// ofTheWire are the routes of the sessions wire: what else the listener serves is not the clients'.
-var ofTheWire = regexp.MustCompile(`^/(sessions|workspaces|policy|healthz)\b`)
+// others are what the listener serves beside the wire, which no client of the wire asks
+// for: our own API, and what an operator's tools ask.
+var others = regexp.MustCompile(`^/(v1/.*|openapi\.json|readyz|metrics|drain)$`)
+
+// methods are those that a path takes.
+func (m *machine) methods(template string) []string {
+	m.t.Helper()
+	path := strings.NewReplacer("{session_id}", "x", "{run_id}", strings.Repeat("0", 32)).Replace(template)
+	req, err := http.NewRequestWithContext(m.t.Context(), "PATCH", "http://"+m.host+path, nil)
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	defer res.Body.Close()
+	if res.StatusCode != http.StatusMethodNotAllowed || res.Header.Get("Allow") == "" {
+		m.t.Errorf("PATCH %s is %d and does not say what is allowed", path, res.StatusCode)
+	}
+	return strings.Split(res.Header.Get("Allow"), ", ")
+}
 
 // endpoints are the templates that the index lists.
 func (m *machine) endpoints() []string {

@@ -1,8 +1,11 @@
 """What the tests of both generations share: where the host is, and how to restart it."""
 
+import collections
 import itertools
 import json
 import os
+import re
+import time
 import urllib.request
 
 import pytest
@@ -27,12 +30,41 @@ def call(method, path, body=None, token=TOKEN):
 
 
 ENDS = ["term", "kill"]  # of a host, as an operator ends it and as a crash does
+RESTARTS = collections.defaultdict(set)  # ends of the host, by the test that they were in the middle of
 
 
 def restarted(end):
     """Ends the host and starts it again."""
     with urllib.request.urlopen(f"{os.environ['SESSIONS_CONTROL']}/{end}", data=b"", timeout=60) as answer:
         assert answer.status == 204
+    test, _, _ = os.environ["PYTEST_CURRENT_TEST"].rpartition(" ")
+    RESTARTS[test].add(end)
+
+
+def pytest_terminal_summary(terminalreporter):
+    """Says of each row of the matrix that has passed, whole, over which restarts."""
+    rows, failed = collections.defaultdict(set), set()
+    for outcome, reports in terminalreporter.stats.items():
+        for report in reports:
+            row = re.search(r"::(?:Test|test_)([Cc]\d+)", getattr(report, "nodeid", ""))
+            if row and outcome == "passed":
+                rows[row[1].lower()] |= RESTARTS[report.nodeid]
+            elif row and outcome:  # none is of what was done before and after a test
+                failed.add(row[1].lower())
+    for row in sorted(rows.keys() - failed):
+        terminalreporter.write_line(" ".join(["ROW", row, *sorted(rows[row])]))
+
+
+def built(runtime, state, over):
+    """Waits until the image of a runtime is in a state; what waits for it must not be over."""
+    until = time.monotonic() + 60
+    while True:
+        _, listed = call("GET", "/v1/runtimes")
+        found = {r["name"]: r["preparation"]["state"] for r in listed["runtimes"]}
+        if found[runtime] == state:
+            return
+        assert not over() and time.monotonic() < until, found
+        time.sleep(0.05)
 
 
 @pytest.fixture(params=ENDS)
@@ -41,13 +73,7 @@ def restart(request):
     return lambda: restarted(request.param)
 
 
-TURNS = itertools.cycle(ENDS)
-
-
-@pytest.fixture
-def restart_in_turn():
-    """Restarts the host, with another end than in the test before."""
-    return lambda: restarted(next(TURNS))
+TURNS = itertools.cycle(ENDS)  # for who needs no more than one of them
 
 
 @pytest.fixture
@@ -73,10 +99,14 @@ def anyio_backend():
     return "asyncio"
 
 
+KEPT = set()  # sessions that a later test uses
+
+
 @pytest.fixture(autouse=True)
 def nothing_left():
     """Every session that a test leaves is deleted with its files."""
     yield
     _, listed = call("GET", "/sessions")
     for session in listed["sessions"]:
-        call("DELETE", f"/sessions/{session['session_id']}?purge=true")
+        if session["session_id"] not in KEPT:
+            assert call("DELETE", f"/sessions/{session['session_id']}?purge=true") == (204, "")

@@ -11,6 +11,7 @@ async def main():
     backend = capability.backend()
     await backend.run(["true"], env={"A": "b"}, timeout=5)
     await backend.write_bytes("/workspace/f.txt", b"\xff\x00")
+    await backend.write_bytes("/workspace/t.txt", b"text")
     await backend.read_bytes("/workspace/f.txt")
     await backend.stat("/workspace/f.txt")
     await backend.list_dir("/workspace")
@@ -23,6 +24,8 @@ async def main():
     archive = WorkspaceArchive(URL, token=TOKEN)
     for read in (archive.ls, archive.tree):
         await anyio.to_thread.run_sync(read, "recorded")
+    for read in (archive.read, archive.read_bytes):
+        await anyio.to_thread.run_sync(read, "recorded", "t.txt")
     await anyio.to_thread.run_sync(archive.trees, ["recorded"])
     # What only operators ask.
     for path in ("/", "/healthz", "/sessions?usage=true", "/sessions/recorded", "/sessions/recorded/events?after=0"):

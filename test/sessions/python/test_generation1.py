@@ -69,8 +69,11 @@ def test_c2_reuse_from_a_second_process(restart):
     assert second.read("note") == "mine"
     assert second._session_token == first._session_token
     assert first.execute("cat note").output == "mine"
-    status, body = call("POST", "/sessions", {"session_id": "conversation-1", "reuse": True, "runtime": "other"})
-    assert status == 400 and body["detail"].startswith("Unknown runtime 'other'. Allowed: ")
+    other = "Session conversation-1 is open on runtime 'first', not 'second'. Close it before changing runtime."
+    with pytest.raises(RuntimeError, match=f"HTTP 409.*{other}"):
+        sandbox("conversation-1", runtime="second", reuse=True).start()
+    with pytest.raises(RuntimeError, match="HTTP 400.*Unknown runtime 'third'. Allowed: first, second"):
+        sandbox("conversation-1", runtime="third", reuse=True).start()
 
 
 def test_c3_stored_files(restart):
@@ -146,11 +149,15 @@ def test_c9_tenants_under_a_burst(restart, policy):
 
 
 def test_c11_the_stored_token_outlasts_the_host(restart):
-    box = sandbox("kept")
-    box.write("f", "x")
-    token = box._session_token
+    boxes = [sandbox(f"on-{runtime}", runtime=runtime) for runtime in ("first", "second")]
+    for box in boxes:
+        box.write("f", box.session_id)
+        box.execute("echo x > /tmp/mark")
     restart()
-    assert call("POST", "/sessions/kept/read_bytes", {"path": "f"}, token) == (200, {"content_b64": base64.b64encode(b"x").decode()})
+    for box in boxes:
+        stored = {"content_b64": base64.b64encode(box.session_id.encode()).decode()}
+        assert call("POST", f"/sessions/{box.session_id}/read_bytes", {"path": "f"}, box._session_token) == (200, stored)
+        assert box.execute("cat /tmp/mark").output == "x\n", "another environment"
 
 
 def test_c6_limits(restart, policy):
