@@ -110,8 +110,8 @@ type Ending struct {
 	ExitCode   *int      `json:"exit_code" doc:"128+N for a signal, 124 for a timeout, 126 and 127 as a shell; null if unknown"`
 	Signal     string    `json:"signal,omitempty" doc:"Name of the signal that ended it, as SIGKILL"`
 	Limit      string    `json:"limit,omitempty" doc:"The limit that was hit, with its unit"`
-	PeakBytes  int64     `json:"peak_bytes,omitempty" doc:"Peak memory"`
-	PeakSource string    `json:"peak_source,omitempty" enum:"cgroup,rusage" doc:"cgroup: the whole tree; rusage: the largest process"`
+	PeakBytes  int64     `json:"peak_bytes,omitempty" doc:"Peak memory; where HOME held too much, what it held"`
+	PeakSource string    `json:"peak_source,omitempty" enum:"cgroup,rusage,home" doc:"cgroup: the whole tree; rusage: the largest process; home: files in HOME"`
 	CPUS       Seconds   `json:"cpu_s"`
 	WallS      Seconds   `json:"wall_s"`
 	LeftBehind int       `json:"left_behind,omitempty" doc:"Processes of the command that still run"`

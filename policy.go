@@ -251,7 +251,7 @@ func PolicyChange(was, is Policy) []byte {
 		// Field by field: what is 0 is to be refused, not left out.
 		m["limits"], err = json.Marshal(map[string]any{"memory_bytes": p.Limits.MemoryBytes, "swap_bytes": p.Limits.SwapBytes,
 			"cpus": p.Limits.CPUs, "cpu_shares": p.Limits.CPUShares, "pids": p.Limits.PIDs,
-			"tmp_bytes": p.Limits.TmpBytes, "open_files": p.Limits.OpenFiles})
+			"tmp_bytes": p.Limits.TmpBytes, "home_bytes": p.Limits.HomeBytes, "open_files": p.Limits.OpenFiles})
 		if err != nil {
 			panic("sandboxd: a policy is no JSON: " + err.Error())
 		}

@@ -76,6 +76,7 @@ type Limits struct {
 	CPUShares   int64   `json:"cpu_shares,omitempty" doc:"Weight against other sandboxes when processors are short, 2 to 262144" minimum:"0"`
 	PIDs        int64   `json:"pids,omitempty" doc:"Processes and threads together" minimum:"0"`
 	TmpBytes    int64   `json:"tmp_bytes,omitempty" doc:"Size of /tmp and of /dev/shm, in bytes; full, both leave 16 MiB of the memory" minimum:"0"`
+	HomeBytes   int64   `json:"home_bytes,omitempty" doc:"What HOME may hold, in bytes of disk, and a file for each 4 KiB of them" minimum:"0"`
 	OpenFiles   int64   `json:"open_files,omitempty" doc:"Open descriptors of one process" minimum:"0"`
 }
 
@@ -83,12 +84,9 @@ type Limits struct {
 // have an environment at once.
 const DefaultMaxSandboxes = 20
 
-// DefaultHomeBytes is how much a home may hold.
-const DefaultHomeBytes = 4 << 30
-
 // DefaultLimits are those of a natively opened sandbox.
 func DefaultLimits() Limits {
-	return Limits{MemoryBytes: 1 << 30, CPUs: 2, PIDs: 512, TmpBytes: 64 << 20, OpenFiles: 4096}
+	return Limits{MemoryBytes: 1 << 30, CPUs: 2, PIDs: 512, TmpBytes: 64 << 20, HomeBytes: 4 << 30, OpenFiles: 4096}
 }
 
 // WorkDir is where a sandbox sees its workspace.
@@ -116,6 +114,7 @@ type Sandbox struct {
 	CreatedAt  time.Time         `json:"created_at"`
 	Limits     Limits            `json:"limits"`
 	Next       *Limits           `json:"next,omitempty" doc:"The limits of its next environment, where the policy was changed and what runs keeps others"`
+	HomeLimit  string            `json:"home_limit" enum:"measured" doc:"How home_bytes is enforced. measured: HOME is looked at while commands run, and those that run when it holds more are ended with the cause disk"`
 	Network    Network           `json:"network"`
 	Labels     map[string]string `json:"labels,omitempty"`
 	Preparing  *Preparation      `json:"preparing,omitempty" doc:"How far the image is that it waits for"`

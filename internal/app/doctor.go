@@ -128,6 +128,7 @@ func checkData(path string) []sandboxd.LevelLine {
 		line("API key", err == nil, datadir.TokenFile, "the first start makes it")
 		lines = append(lines, space(path))
 	}
+	line("HOME limit", true, "measured: commands that run while HOME holds more than limits.home_bytes are ended", "")
 	if _, err := os.Stat(datadir.OtherSpelling); err == nil && path == datadir.RootDefault {
 		line("spelling", false, datadir.OtherSpelling+" exists too", "it is not read; the directory in use has an e in it")
 	}

@@ -283,7 +283,7 @@ func filled(l, def sandboxd.Limits) sandboxd.Limits {
 	all := sandboxd.Limits{
 		MemoryBytes: cmp.Or(l.MemoryBytes, def.MemoryBytes), SwapBytes: l.SwapBytes, CPUs: cmp.Or(l.CPUs, def.CPUs),
 		CPUShares: cmp.Or(l.CPUShares, def.CPUShares), PIDs: cmp.Or(l.PIDs, def.PIDs),
-		TmpBytes: cmp.Or(l.TmpBytes, def.TmpBytes), OpenFiles: cmp.Or(l.OpenFiles, def.OpenFiles),
+		TmpBytes: cmp.Or(l.TmpBytes, def.TmpBytes), HomeBytes: cmp.Or(l.HomeBytes, def.HomeBytes), OpenFiles: cmp.Or(l.OpenFiles, def.OpenFiles),
 	}
 	if all.SwapBytes == 0 && def.SwapBytes >= all.MemoryBytes {
 		all.SwapBytes = def.SwapBytes

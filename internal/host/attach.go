@@ -32,6 +32,7 @@ func attachable(asked, checked sandboxd.OpenRequest, rec sandboxd.SandboxRecord)
 		{"limits.cpus", asked.Limits.CPUs != 0, l.CPUs == in.CPUs},
 		{"limits.pids", asked.Limits.PIDs != 0, l.PIDs == in.PIDs},
 		{"limits.tmp_bytes", asked.Limits.TmpBytes != 0, l.TmpBytes == in.TmpBytes},
+		{"limits.home_bytes", asked.Limits.HomeBytes != 0, l.HomeBytes == in.HomeBytes},
 		{"limits.open_files", asked.Limits.OpenFiles != 0, l.OpenFiles == in.OpenFiles},
 		{"labels", len(asked.Labels) > 0, maps.Equal(asked.Labels, rec.Labels)},
 		{"env", len(asked.Env) > 0 && checked.Face == sandboxd.FaceNative, maps.Equal(asked.Env, rec.Env) || lacksEnv(rec)},

@@ -31,6 +31,7 @@ type box struct {
 	env        *environment
 	leaveQueue context.CancelFunc // while it waits for a place
 	files      sandboxd.Files
+	home       homeLook
 	gate       *egress.Gate // of a sandbox with a proxy, once it was needed
 	// unprepare ends the wait for the image of its runtime; nil when it does not wait.
 	unprepare context.CancelCauseFunc

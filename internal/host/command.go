@@ -59,6 +59,7 @@ type command struct {
 
 	mu     sync.Mutex
 	cause  sandboxd.Cause // what this host decided to end it for; first decision wins
+	inHome int64          // what HOME held when it was ended for that; else 0
 	once   sync.Once
 	done   chan struct{} // closed when the ending is stored
 	result sandboxd.Command
@@ -207,6 +208,7 @@ func (e *environment) run(ctx context.Context, spec sandboxd.CommandSpec) (sandb
 	}
 	fpCommandStarted.Hit()
 	e.b.work(reasonCommand, "a command was started")
+	e.mayWrite()
 	c.arm()
 	if len(spec.Stdin) == 0 {
 		close(c.fed)

@@ -121,6 +121,8 @@ func (c *command) explain(exit wire.Exit) sandboxd.Ending {
 			limit = c.spec.NoOutputTimeoutS.Duration()
 		}
 		e.Limit = fmt.Sprintf("%g s", limit.Seconds())
+	case intended == sandboxd.CauseDisk:
+		c.explainHome(&e)
 	case intended != "":
 		e.Cause = intended
 	case counted && killed && use.OOMKills > 0:

@@ -25,7 +25,8 @@ type environment struct {
 	gate       *egress.Gate // nil without a network
 	limits     atomic.Pointer[sandboxd.Limits]
 
-	ending atomic.Bool // somebody here ends it
+	ending atomic.Bool   // somebody here ends it
+	busy   chan struct{} // has a token when a command was started since HOME was looked at
 
 	ctx    context.Context // ends with detach
 	detach context.CancelFunc
@@ -46,7 +47,7 @@ func newEnvironment(b *box, rec sandboxd.SandboxRecord) (*environment, error) {
 	}
 	env := &environment{
 		b: b, generation: rec.Generation, nonce: rec.Nonce, gate: gate,
-		up: make(chan struct{}), gone: make(chan struct{}), commands: map[string]*command{},
+		up: make(chan struct{}), gone: make(chan struct{}), busy: make(chan struct{}, 1), commands: map[string]*command{},
 	}
 	vars := b.h.varsOf(rec)
 	env.vars.Store(&vars)

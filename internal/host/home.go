@@ -18,14 +18,13 @@ func (b *box) seedOf(rec sandboxd.SandboxRecord) sandboxd.Seed {
 	if b.h.root.HasHome(rec.Key) {
 		return nil
 	}
-	return &homeSeed{b.h, rec.Sandbox, rec.UID}
+	return &homeSeed{b, rec.Limits.HomeBytes}
 }
 
 // homeSeed makes the home of one sandbox.
 type homeSeed struct {
-	h   *Host
-	of  sandboxd.Sandbox
-	uid uint32
+	b    *box
+	most int64
 }
 
 // SeedHome implements sandboxd.Seed. What does not fit into a home makes none.
@@ -33,12 +32,17 @@ func (s *homeSeed) SeedHome(ctx context.Context, archive io.Reader) error {
 	var fill func(beneath.Dir) error
 	if archive != nil {
 		fill = func(home beneath.Dir) error {
-			const most = sandboxd.DefaultHomeBytes
-			_, _, err := image.Unpack(ctx, home, archive, sandboxd.TarLimits{MaxBytes: most, MaxEntries: most / blockSize}, s.uid)
+			_, _, err := image.Unpack(ctx, home, archive, sandboxd.TarLimits{MaxBytes: s.most, MaxEntries: s.most / blockSize}, s.b.uid)
 			return explainSeed(err)
 		}
 	}
-	return s.h.root.MakeHome(ctx, s.of.Key, s.of.ID, s.uid, fill)
+	err := s.b.h.root.MakeHome(ctx, s.b.key, s.b.id, s.b.uid, fill)
+	if err == nil {
+		s.b.mu.Lock()
+		s.b.home = homeLook{at: s.b.h.uptime()} // as good as seen: it fits
+		s.b.mu.Unlock()
+	}
+	return err
 }
 
 // explainSeed blames the image for what it has at HomeDir.
@@ -48,5 +52,5 @@ func explainSeed(err error) error {
 		return err
 	}
 	return &sandboxd.Error{Class: e.Class, Field: "image", Err: err, Message: "what it has in " + sandboxd.HomeDir + " cannot be copied into a home: " + e.Message,
-		Hint: "name an image that has less there"}
+		Hint: "name an image that has less there, or raise limits.home_bytes"}
 }

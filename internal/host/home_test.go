@@ -96,7 +96,7 @@ func TestAHomeBeginsWithTheImages(t *testing.T) {
 // An image whose home does not fit is refused by name, and nothing of it stays.
 func TestAHomeThatDoesNotFit(t *testing.T) {
 	for name, entry := range map[string]tar.Header{
-		"more than a home may hold": {Typeflag: tar.TypeReg, Name: "big", Mode: 0o644, Size: sandboxd.DefaultHomeBytes + 1},
+		"more than a home may hold": {Typeflag: tar.TypeReg, Name: "big", Mode: 0o644, Size: sandboxd.DefaultLimits().HomeBytes + 1},
 		"a way out":                 {Typeflag: tar.TypeReg, Name: "../../../meta.json", Mode: 0o644},
 		"a hard link out":           {Typeflag: tar.TypeLink, Name: "x", Linkname: "../meta.json"},
 	} {

@@ -89,6 +89,7 @@ type Host struct {
 	log     *slog.Logger
 	clock   clock.Clock
 	began   time.Time
+	looking chan struct{} // holds one token while a home is measured
 	late    chan struct{} // holds one token while what is overdue by a clock.Leap is ended
 
 	ctx    context.Context // ends with Close; work already begun runs on it
@@ -149,7 +150,7 @@ func New(ctx context.Context, cfg Config) (*Host, error) {
 	go func() { proven <- root.ProveOwners(cfg.UIDs) }()
 	h := &Host{
 		closeEgress: closeEgress,
-		cfg:         cfg, store: cfg.Store, root: root, log: cfg.Log, clock: cfg.Clock, began: time.Now(), late: make(chan struct{}, 1),
+		cfg:         cfg, store: cfg.Store, root: root, log: cfg.Log, clock: cfg.Clock, began: time.Now(), late: make(chan struct{}, 1), looking: make(chan struct{}, 1),
 		drivers: map[string]sandboxd.Driver{},
 		boxes:   map[string]*box{}, ready: map[string]int{}, retick: make(chan struct{}, 1),
 	}

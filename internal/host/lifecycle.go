@@ -448,6 +448,7 @@ func (b *box) launch(ctx context.Context, rec sandboxd.SandboxRecord, kept bool)
 		return rec, err
 	}
 	b.h.spawn(env.keepAttached)
+	b.h.spawn(env.keepHome)
 	if o.err != nil {
 		env.detach()
 		return o.rec, o.err

@@ -18,11 +18,11 @@ func TestLimitsChangeWithThePolicy(t *testing.T) {
 		cold := w.opened(sandboxd.OpenRequest{Key: "cold", Start: &no})
 		was := w.get(runs.ID).Limits
 		w.policy(func(p *sandboxd.Policy) {
-			p.Limits = sandboxd.Limits{MemoryBytes: 256 << 20, SwapBytes: 512 << 20, CPUs: 0.5, CPUShares: 100, PIDs: 33, TmpBytes: 1 << 20, OpenFiles: 100}
+			p.Limits = sandboxd.Limits{MemoryBytes: 256 << 20, SwapBytes: 512 << 20, CPUs: 0.5, CPUShares: 100, PIDs: 33, TmpBytes: 1 << 20, HomeBytes: 2 << 20, OpenFiles: 100}
 		})
 		synctest.Wait()
 		got := w.get(runs.ID)
-		want := sandboxd.Limits{MemoryBytes: 256 << 20, SwapBytes: 512 << 20, CPUs: 0.5, CPUShares: 100, PIDs: 77, TmpBytes: was.TmpBytes, OpenFiles: was.OpenFiles}
+		want := sandboxd.Limits{MemoryBytes: 256 << 20, SwapBytes: 512 << 20, CPUs: 0.5, CPUShares: 100, PIDs: 77, TmpBytes: was.TmpBytes, HomeBytes: 2 << 20, OpenFiles: was.OpenFiles}
 		if got.Limits != want {
 			t.Errorf("what runs has %+v, want %+v", got.Limits, want)
 		}

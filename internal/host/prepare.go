@@ -161,6 +161,7 @@ func (h *Host) seenBy(p sandboxd.Policy, rec sandboxd.SandboxRecord) sandboxd.Sa
 	}
 	h.showLimits(p, &rec)
 	rec.Clock = clockOf(p, rec.Sandbox)
+	rec.HomeLimit = homeMeasured
 	return rec.Sandbox
 }
 

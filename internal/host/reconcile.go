@@ -134,6 +134,7 @@ func (h *Host) adopt(ctx context.Context, b *box, rec sandboxd.SandboxRecord) er
 		h.log.Warn("adopted but not attached yet", "sandbox", rec.ID, "err", err)
 	}
 	h.spawn(env.keepAttached)
+	h.spawn(env.keepHome)
 	for _, c := range env.commandList() {
 		if cause := c.intended(); cause != "" {
 			h.spawn(func() { c.end(cause, killGrace) }) // what the former host had begun

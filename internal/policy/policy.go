@@ -302,6 +302,7 @@ func CheckLimits(field string, l sandboxd.Limits) error {
 		{"memory_bytes", l.MemoryBytes, 16 << 20, maxMemory},
 		{"pids", l.PIDs, 8, 1 << 20},
 		{"tmp_bytes", l.TmpBytes, 64 << 10, maxMemory},
+		{"home_bytes", l.HomeBytes, 1 << 20, maxMemory},
 		{"open_files", l.OpenFiles, 64, 1 << 20},
 	} {
 		if row.v < row.low || row.v > row.high {

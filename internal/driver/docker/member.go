@@ -48,6 +48,7 @@ type kind struct {
 
 func kindOf(program string, img image, spec sandboxd.EnvironmentSpec) kind {
 	spec.ID, spec.Generation, spec.Workspace, spec.Home, spec.Seed, spec.UID, spec.Nonce, spec.Tenant = "", 0, "", "", nil, 0, "", ""
+	spec.Limits.HomeBytes = 0 // the host's to enforce
 	spec.Limits.OpenFiles = 0 // told at the hand-over
 	return kind{program: program, image: img.id, spec: spec}
 }

@@ -2,10 +2,12 @@ package docker
 
 import (
 	"archive/tar"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"os"
@@ -27,15 +29,15 @@ import (
 const (
 	seedDir = "seeds"
 	newSeed = "new-" // begins the names of those that are not whole
-	// seedBytes bounds one seed, and all that are kept beside the newest.
-	seedBytes = sandboxd.DefaultHomeBytes
+	// seedBytes bounds all seeds that are kept, but for the newest.
+	seedBytes = 4 << 30
 	// endOfTar is the size of a tar without an entry.
 	endOfTar = 1024
 )
 
 // seed has the home of a new sandbox made, with what its image has there.
-func (d *Driver) seed(ctx context.Context, img image, to sandboxd.Seed) error {
-	f, err := d.seedOf(ctx, img)
+func (d *Driver) seed(ctx context.Context, img image, spec sandboxd.EnvironmentSpec) error {
+	f, err := d.seedOf(ctx, img, cmp.Or(spec.Limits.HomeBytes, sandboxd.DefaultLimits().HomeBytes))
 	if err != nil {
 		return err
 	}
@@ -45,13 +47,14 @@ func (d *Driver) seed(ctx context.Context, img image, to sandboxd.Seed) error {
 		return err
 	}
 	if info.Size() <= endOfTar {
-		return to.SeedHome(ctx, nil)
+		return spec.Seed.SeedHome(ctx, nil)
 	}
-	return to.SeedHome(ctx, f)
+	return spec.Seed.SeedHome(ctx, f)
 }
 
-// seedOf opens the seed of an image, making it where it is not kept.
-func (d *Driver) seedOf(ctx context.Context, img image) (*os.File, error) {
+// seedOf opens the seed of an image, making it, of so many bytes at most, where it is not
+// kept.
+func (d *Driver) seedOf(ctx context.Context, img image, most int64) (*os.File, error) {
 	sum := sha256.Sum256([]byte(img.id))
 	path := filepath.Join(d.cfg.DataDir, seedDir, hex.EncodeToString(sum[:])+".tar")
 	f, err := os.Open(path)
@@ -67,14 +70,14 @@ func (d *Driver) seedOf(ctx context.Context, img image) (*os.File, error) {
 	if f, err = os.Open(path); !errors.Is(err, fs.ErrNotExist) {
 		return f, err // somebody made it meanwhile
 	}
-	if err := d.makeSeed(ctx, img, path); err != nil {
+	if err := d.makeSeed(ctx, img, path, most); err != nil {
 		return nil, err
 	}
 	return os.Open(path)
 }
 
 // makeSeed asks the engine and keeps the answer.
-func (d *Driver) makeSeed(ctx context.Context, img image, path string) (err error) {
+func (d *Driver) makeSeed(ctx context.Context, img image, path string, most int64) (err error) {
 	dir := filepath.Dir(path)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
@@ -107,7 +110,7 @@ func (d *Driver) makeSeed(ctx context.Context, img image, path string) (err erro
 		defer cancel()
 		err = errors.Join(err, d.engine.remove(ctx, id))
 	}()
-	if err := d.engine.copyHome(ctx, id, f); err != nil {
+	if err := d.engine.copyHome(ctx, id, &atMost{f, most, most}); err != nil {
 		return err
 	}
 	return f.Sync() // half of one would be taken for a whole one
@@ -191,7 +194,7 @@ func (h *heard) Read(p []byte) (int, error) {
 // names relative to it and without all that nobody unpacks. What is no directory has
 // nothing below it.
 func rewrite(from io.Reader, to io.Writer) error {
-	tr, tw := tar.NewReader(from), tar.NewWriter(&atMost{to, seedBytes})
+	tr, tw := tar.NewReader(from), tar.NewWriter(to)
 	top, err := tr.Next()
 	if err != nil && err != io.EOF {
 		return err
@@ -243,13 +246,14 @@ func rewrite(from io.Reader, to io.Writer) error {
 
 // atMost fails when more is written.
 type atMost struct {
-	w    io.Writer
-	left int64
+	w          io.Writer
+	left, most int64
 }
 
 func (a *atMost) Write(p []byte) (int, error) {
 	if a.left -= int64(len(p)); a.left < 0 {
-		return 0, sandboxd.Invalid("image", "it has more than %d bytes in %s", int64(seedBytes), sandboxd.HomeDir)
+		return 0, &sandboxd.Error{Class: sandboxd.ClassInvalid, Field: "image", Hint: "raise limits.home_bytes, or name another image",
+			Message: fmt.Sprintf("it has more than %d bytes in %s", a.most, sandboxd.HomeDir)}
 	}
 	return a.w.Write(p)
 }

@@ -137,7 +137,7 @@ func (d *Driver) startIn(ctx context.Context, e *environment, spec sandboxd.Envi
 		return nil, err
 	}
 	if spec.Seed != nil {
-		if err := d.seed(ctx, img, spec.Seed); err != nil {
+		if err := d.seed(ctx, img, spec); err != nil {
 			return nil, err
 		}
 	}

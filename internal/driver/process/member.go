@@ -38,6 +38,7 @@ type kind struct {
 
 func kindOf(program string, spec sandboxd.EnvironmentSpec) kind {
 	spec.ID, spec.Generation, spec.Workspace, spec.Home, spec.Seed, spec.UID, spec.Nonce, spec.Tenant = "", 0, "", "", nil, 0, "", ""
+	spec.Limits.HomeBytes = 0 // the host's to enforce
 	spec.Limits.OpenFiles = 0 // in the orders
 	return kind{program: program, spec: spec}
 }

@@ -57,7 +57,7 @@ func openAttaches(s *suite) {
 
 func openDiffers(s *suite) {
 	made := sandboxd.OpenRequest{Key: "made", Start: cold(), Tenant: "blue", Labels: map[string]string{"a": "b"}, Env: map[string]string{"A": "b"},
-		Limits:  sandboxd.Limits{MemoryBytes: 256 << 20, CPUs: 0.5, PIDs: 100, TmpBytes: 1 << 20, OpenFiles: 100},
+		Limits:  sandboxd.Limits{MemoryBytes: 256 << 20, CPUs: 0.5, PIDs: 100, TmpBytes: 1 << 20, HomeBytes: 1 << 30, OpenFiles: 100},
 		Network: sandboxd.Network{Mode: sandboxd.NetworkProxy, Allow: []string{"example.com"}}}
 	first := s.open(made)
 	made.Network.Allow = []string{"EXAMPLE.com."} // the same in other words
@@ -77,6 +77,7 @@ func openDiffers(s *suite) {
 		"limits.cpus":         func(r *sandboxd.OpenRequest) { r.Limits.CPUs *= 2 },
 		"limits.pids":         func(r *sandboxd.OpenRequest) { r.Limits.PIDs *= 2 },
 		"limits.tmp_bytes":    func(r *sandboxd.OpenRequest) { r.Limits.TmpBytes *= 2 },
+		"limits.home_bytes":   func(r *sandboxd.OpenRequest) { r.Limits.HomeBytes *= 2 },
 		"limits.open_files":   func(r *sandboxd.OpenRequest) { r.Limits.OpenFiles *= 2 },
 	} {
 		req := made
