@@ -37,6 +37,19 @@ func TestShipped(t *testing.T) {
 	}
 }
 
+// TestAppAsAnOrdinaryRuntime: a catalogue offers it, and what is built stays the same.
+func TestAppAsAnOrdinaryRuntime(t *testing.T) {
+	entries, err := Load([]byte(`{"workbench": "@workbench", "app": {"runtime": "app", "apps": false}}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := Shipped()
+	want[1].Apps = false
+	if diff := cmp.Diff(want, Offered(entries, false)); diff != "" {
+		t.Error(diff)
+	}
+}
+
 // TestTheWorkbenchLeavesOut: what was measured and found to cost more than it gives.
 func TestTheWorkbenchLeavesOut(t *testing.T) {
 	w := Default(Shipped())

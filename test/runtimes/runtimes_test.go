@@ -249,6 +249,74 @@ func TestARuntimeFromPrepareToUse(t *testing.T) {
 	}
 }
 
+// localPackages makes a wheel of Python and an archive of npm: what a registry would have
+// brought.
+const localPackages = `set -e
+python3 - <<'END'
+import zipfile
+with zipfile.ZipFile("hello_there-1.0-py3-none-any.whl", "w") as w:
+    w.writestr("hello_there.py", "print(__file__)\n")
+    at = "hello_there-1.0.dist-info/"
+    w.writestr(at + "METADATA", "Metadata-Version: 2.1\nName: hello-there\nVersion: 1.0\n")
+    w.writestr(at + "WHEEL", "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+    w.writestr(at + "RECORD", "hello_there.py,,\n" + "".join(at + n + ",,\n" for n in ("METADATA", "WHEEL", "RECORD")))
+END
+mkdir -p say
+echo '{"name": "say", "version": "1.0.0", "bin": {"say-it": "say.js"}}' >say/package.json
+printf '#!/usr/bin/env node\nconsole.log("said")\n' >say/say.js
+npm pack --silent ./say`
+
+// A small runtime of the shape of the one for apps: its root is read-only, and its user
+// installs into HOME, which outlives the environment.
+func TestAReadOnlyRuntimeInstallsIntoHome(t *testing.T) {
+	s := newShop(t, func(base, run string) []entry {
+		return []entry{{
+			"alias": "fixed-" + run, "description": "A small one for apps", "base_image": base, "setup_commands": []string{"echo " + run},
+			"packages": []string{"uv"}, "npm_packages": []string{"left-pad"}, "tools": []string{"npm", "pip", "uv"}, "tmpfs_size": "96m",
+			"needs_network": false, "root": "readonly",
+		}}
+	})
+	s.serve("--no-prewarm")
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	defer cancel()
+	sb, _, err := s.c.Open(ctx, sandboxd.OpenRequest{})
+	if err != nil {
+		t.Fatalf("%v\n%s", err, s.p.Log.Tail())
+	}
+	if sb.Root != sandboxd.RootReadonly || sb.Limits.TmpBytes != 96<<20 {
+		t.Errorf("%+v", sb)
+	}
+	s.sh(sb.ID, localPackages)
+	const (
+		again  = "python3 -c 'import hello_there' && say-it"
+		inHome = sandboxd.HomeDir + "/.local/lib/python"
+	)
+	for _, row := range [][2]string{
+		{"for d in / /usr /etc /opt/venv /opt/npm; do ! touch $d/x 2>/dev/null || echo $d; done", ""},
+		{"node -e 'require(\"/opt/npm/lib/node_modules/left-pad\"); console.log(1)'", "1"},
+		{"pip install -q --no-index ./hello_there-1.0-py3-none-any.whl && python3 -c 'import hello_there' | cut -c1-" + fmt.Sprint(len(inHome)), inHome},
+		{"npm i -g --offline --no-audit --no-fund say-1.0.0.tgz >/dev/null && command -v say-it && say-it", sandboxd.HomeDir + "/.local/bin/say-it\nsaid"},
+		{"sh -lc say-it", "said"},
+		// Environments of a project's own are used, and not the image's.
+		{"mkdir a && cd a && uv venv -q && uv pip install -q --offline ../hello_there-1.0-py3-none-any.whl && .venv/bin/python -c 'import hello_there' | cut -d/ -f1-4", "/workspace/a/.venv"},
+		{"python3 -m venv b && b/bin/pip install -q --no-index ./hello_there-1.0-py3-none-any.whl && b/bin/python -c 'import hello_there' | cut -d/ -f1-3", "/workspace/b"},
+	} {
+		if got := s.sh(sb.ID, row[0]); got != row[1] {
+			t.Errorf("%s: %q, want %q", row[0], got, row[1])
+		}
+	}
+	before := s.sh(sb.ID, again)
+	if _, err := s.c.CloseSandbox(ctx, sb.ID); err != nil {
+		t.Fatal(err)
+	}
+	if sb, err = s.c.Start(ctx, sb.ID); err != nil {
+		t.Fatal(err)
+	}
+	if got := s.sh(sb.ID, again); got != before || !strings.HasSuffix(got, "\nsaid") {
+		t.Errorf("closed and opened again: %q, before %q", got, before)
+	}
+}
+
 // While an image is built, everybody else works as always; who opens a sandbox of it
 // sees how far it is, and ends the build by not wanting the sandbox.
 func TestABuildKeepsNobodyFromWorking(t *testing.T) {

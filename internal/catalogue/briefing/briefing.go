@@ -137,8 +137,12 @@ func (b *brief) reach() {
 		network = "There is a network."
 	}
 	install := "Nothing can be installed outside the work directory and HOME."
-	if b.entry.Root == catalogue.RootWritable && !b.here.Fixed && mode != sandboxd.NetworkNone {
+	switch {
+	case b.here.Fixed || mode == sandboxd.NetworkNone:
+	case b.entry.Root == catalogue.RootWritable:
 		install = "More can be installed with pip, uv pip or npm -g as you are, without sudo; it stays until the sandbox is taken down, so write down what a project needs."
+	case b.entry.Builds():
+		install += " `pip install` and `npm i -g` install into HOME as you are, without sudo; `uv pip install` does so into an environment that `uv venv` makes in the directory of a project."
 	}
 	b.paragraph(network, install)
 }

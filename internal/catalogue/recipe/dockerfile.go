@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 
+	"sandboxd"
 	"sandboxd/internal/catalogue"
 )
 
@@ -62,7 +63,13 @@ func dockerfile(e catalogue.Entry, o Options, trusting bool) []byte {
 	}
 	w.run(account(o))
 	w.run(virtualEnv(e, o))
-	w.line("ENV PATH=%s:$PATH VIRTUAL_ENV=%s NPM_CONFIG_PREFIX=%s PIP_DISABLE_PIP_VERSION_CHECK=1", firstOnPath, VirtualEnv, NPMPrefix)
+	w.line("ENV PATH=%s:$PATH PIP_DISABLE_PIP_VERSION_CHECK=1", firstOnPath)
+	places := "ENV" // where installs go, in the sandbox as in the build
+	if e.Root == catalogue.RootReadonly {
+		places = "ARG"
+	}
+	w.line("%s VIRTUAL_ENV=%s", places, VirtualEnv)
+	w.line("%s NPM_CONFIG_PREFIX=%s", places, NPMPrefix)
 	for _, c := range e.SetupCommands {
 		w.shell("-c", c) // as engines run them, so that one that works there works here
 	}
@@ -86,6 +93,9 @@ func dockerfile(e catalogue.Entry, o Options, trusting bool) []byte {
 		w.run("rm -rf " + trustDir)
 		w.line("USER %d:%d", o.UID, o.UID)
 	}
+	if e.Root == catalogue.RootReadonly {
+		w.line("ENV NPM_CONFIG_PREFIX=%s", localPrefix)
+	}
 	if env := environ(e.Env); len(env) > 0 {
 		w.line("ENV %s", strings.Join(env, " "))
 	}
@@ -99,6 +109,10 @@ func apt(packages ...string) string {
 
 const firstOnPath = VirtualEnv + "/bin:" + NPMPrefix + "/bin"
 
+// localPrefix is where a sandbox with a read-only root installs: HOME. Its programs are
+// on PATH, before the image's, whatever the root is.
+const localPrefix = sandboxd.HomeDir + "/.local"
+
 // account makes the user by hand: not every base has a program for it, and those there
 // are differ. One that has the name or the number already goes. Login shells make a
 // PATH of their own and are told.
@@ -110,13 +124,18 @@ echo "sandbox:x:%[1]d:" >>/etc/group
 mkdir -p /home/sandbox %[2]s %[3]s
 [ ! -d /etc/skel ] || cp -r /etc/skel/. /home/sandbox/
 chown -R %[1]d:%[1]d /home/sandbox %[2]s %[3]s
-[ ! -d /etc/profile.d ] || echo 'PATH=%[4]s:$PATH' >/etc/profile.d/sandboxd.sh`, o.UID, o.WorkDir, NPMPrefix, firstOnPath)
+[ ! -d /etc/profile.d ] || echo 'PATH=%[5]s/bin:%[4]s:$PATH' >/etc/profile.d/sandboxd.sh`, o.UID, o.WorkDir, NPMPrefix, firstOnPath, localPrefix)
 }
 
 // virtualEnv makes the place for Python's packages, where the base has Python or a
-// package asks for it.
+// package asks for it. Below a read-only root pip falls back to the user's packages in
+// HOME, which it does only in an environment that sees more than itself.
 func virtualEnv(e catalogue.Entry, o Options) string {
-	create := fmt.Sprintf("python3 -m venv %s && chown -R %d:%d %s", VirtualEnv, o.UID, o.UID, VirtualEnv)
+	how := ""
+	if e.Root == catalogue.RootReadonly {
+		how = "--system-site-packages "
+	}
+	create := fmt.Sprintf("python3 -m venv %[1]s%[2]s && chown -R %[3]d:%[3]d %[2]s", how, VirtualEnv, o.UID)
 	const able = "python3 -c 'import ensurepip' 2>/dev/null"
 	if len(e.Packages) == 0 {
 		return "if " + able + "; then " + create + "; fi"

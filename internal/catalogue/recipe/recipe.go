@@ -41,7 +41,8 @@ const DefaultBase = "python:3.12-slim"
 // DefaultUID is the number of the account sandbox in built images, and of its group.
 const DefaultUID = 10001
 
-// Where a built image has what its user may change, beside HOME.
+// Where a built image has what its user may change, beside HOME. A read-only root leaves
+// HOME for it.
 const (
 	VirtualEnv = "/opt/venv" // of Python, first on PATH
 	NPMPrefix  = "/opt/npm"  // where `npm install -g` installs; its bin is next
