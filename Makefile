@@ -41,7 +41,7 @@ bench: build ## measure bin/sandboxd against the machine; samples go to bench/re
 bench-peers: build ## measure the host beside the service whose wire it speaks; writes docs/bench.md
 	scripts/bench-peers.py --write
 
-workbench: build ## build the runtime workbench and use each of its tools; writes docs/runtimes.md
+workbench: build ## build the shipped runtimes and use each of their tools; writes docs/runtimes.md
 	scripts/workbench.py --write
 
 arm64: build ## ask apt, pip and npm for all that the shipped runtimes name, for arm64
