@@ -190,7 +190,7 @@ func (e *environment) endForHome(running []*command, holds int64) {
 
 // endBehind ends the environment: what commands left behind in it fills the home.
 func (e *environment) endBehind(holds int64) {
-	_, err := e.b.attempt(func(ctx context.Context) (sandboxd.SandboxRecord, error) {
+	err := e.b.attempt(func(ctx context.Context) (sandboxd.SandboxRecord, error) {
 		if e.b.environment() != e {
 			return sandboxd.SandboxRecord{}, nil
 		}
