@@ -7,6 +7,7 @@ import (
 
 	"sandboxd"
 	"sandboxd/internal/api/hostlistener"
+	"sandboxd/internal/api/sessions"
 	"sandboxd/internal/app/datadir"
 	"sandboxd/internal/cli"
 	"sandboxd/internal/pdftext"
@@ -20,6 +21,9 @@ func (s *server) openHostListener(ctx context.Context, dir *datadir.Dir, key, ho
 	sessionKey, err := dir.SessionKey()
 	if err != nil {
 		return err
+	}
+	if err := sessions.Settle(ctx, s.host, s.host, s.sessions); err != nil {
+		s.log.Warn("what was being opened when the host ended holds its place until it is idle for long", "error", err.Error())
 	}
 	roles := []string{"host", "control"}
 	if s.hostOnly {
