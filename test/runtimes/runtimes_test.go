@@ -244,7 +244,7 @@ func TestARuntimeFromPrepareToUse(t *testing.T) {
 	if sb, err = s.c.Start(ctx, sb.ID); err != nil || sb.Generation != 2 {
 		t.Fatalf("%+v, %v", sb, err)
 	}
-	if got := s.sh(sb.ID, "ls -A ~ | grep -v '^[.]bash\\|^[.]profile$' && ! python3 -c 'import tabulate' 2>/dev/null && echo gone"); got != "kept\ngone" {
+	if got := s.sh(sb.ID, "ls ~/kept && ! ls ~/.toolrc 2>/dev/null && ! python3 -c 'import tabulate' 2>/dev/null && echo gone"); got != sandboxd.HomeDir+"/kept\ngone" {
 		t.Errorf("after a stop: %q", got)
 	}
 }
