@@ -3,6 +3,8 @@ package process
 import (
 	"context"
 	"encoding/binary"
+	"errors"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -128,21 +130,38 @@ func TestSelftestIsRedWithout(t *testing.T) {
 // owned gives an environment and its files to a user, whatever the host gave.
 func owned(uid uint32) func(*testing.T, *sandboxd.EnvironmentSpec) {
 	return func(t *testing.T, spec *sandboxd.EnvironmentSpec) {
-		for _, dir := range []string{spec.Workspace, spec.Home} {
-			err := filepath.WalkDir(dir, func(path string, _ os.DirEntry, err error) error {
-				if err != nil {
-					return err
-				}
-				return os.Lchown(path, int(uid), int(uid))
-			})
-			if err != nil {
-				t.Fatal(err)
-			}
+		if err := giveTree(spec.Workspace, uid); err != nil {
+			t.Error(err)
+		}
+		if spec.Seed != nil {
+			spec.Seed = givenHome{spec.Seed, spec.Home, uid}
+		} else if err := giveTree(spec.Home, uid); err != nil {
+			t.Error(err)
 		}
 		if uid != 0 { // the driver refuses root, which the step left out makes of it
 			spec.UID = uid
 		}
 	}
+}
+
+func giveTree(dir string, uid uint32) error {
+	return filepath.WalkDir(dir, func(path string, _ os.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		return os.Lchown(path, int(uid), int(uid))
+	})
+}
+
+// givenHome gives a home to a user once it is made.
+type givenHome struct {
+	sandboxd.Seed
+	dir string
+	uid uint32
+}
+
+func (g givenHome) SeedHome(ctx context.Context, archive io.Reader) error {
+	return errors.Join(g.Seed.SeedHome(ctx, archive), giveTree(g.dir, g.uid))
 }
 
 // allowAll is a seccomp program of one instruction.
