@@ -7,10 +7,10 @@ import (
 	"sandboxd"
 )
 
-// Settle ends what a process before this one was opening when it ended: a sandbox of this
-// wire that is open and belongs to no session. Nobody was told of it and it would hold a
-// place. One that never had an environment has nothing in it and is deleted; of another
-// the files were there before. It is for before the first request.
+// Settle closes what a process before this one was opening when it ended: a sandbox of
+// this wire that is open and belongs to no session. Nobody was told of it and it would
+// hold a place. Its files are kept, for nothing here says that there were none before. It
+// is for before the first request.
 func Settle(ctx context.Context, host sandboxd.Host, lifetimes sandboxd.Lifetimes, records sandboxd.SessionStore) error {
 	sessions, err := records.ListSessions(ctx)
 	if err != nil {
@@ -29,11 +29,7 @@ func Settle(ctx context.Context, host sandboxd.Host, lifetimes sandboxd.Lifetime
 		if sb.Face != sandboxd.FaceSessions || !sb.Open || known[sb.ID] {
 			continue
 		}
-		if sb.Generation == 0 {
-			err = host.Delete(ctx, sb.ID)
-		} else {
-			_, err = lifetimes.CloseSandbox(ctx, sb.ID)
-		}
+		_, err := lifetimes.CloseSandbox(ctx, sb.ID)
 		if class := sandboxd.ClassOf(err); err != nil && class != sandboxd.ClassGone && class != sandboxd.ClassNotFound {
 			errs = append(errs, err)
 		}

@@ -1,6 +1,7 @@
 package sessions
 
 import (
+	"strings"
 	"testing"
 
 	"sandboxd"
@@ -20,15 +21,26 @@ func TestSettle(t *testing.T) {
 	}
 	again, native := began("again", sandboxd.FaceSessions, true), began("native", "", true)
 	first := began("first", sandboxd.FaceSessions, false)
+	files, err := r.Files(t.Context(), first)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := files.Write(t.Context(), "kept", strings.NewReader("there before"), sandboxd.WriteOptions{Size: -1}); err != nil {
+		t.Fatal(err)
+	}
 	for range 2 {
 		if err := Settle(t.Context(), r.lifetimes, r.lifetimes, r.store); err != nil {
 			t.Fatal(err)
 		}
-		if sb, err := r.Get(t.Context(), first); sandboxd.ClassOf(err) != sandboxd.ClassNotFound && sandboxd.ClassOf(err) != sandboxd.ClassGone {
-			t.Errorf("what never began is %+v, %v", sb, err)
+		for _, id := range []string{first, again} {
+			if sb, err := r.Get(t.Context(), id); err != nil || sb.Open || sb.State.HasEnvironment() {
+				t.Errorf("what nobody was told of is %+v, %v", sb, err)
+			}
 		}
-		if sb, err := r.Get(t.Context(), again); err != nil || sb.Open {
-			t.Errorf("what was there before is %+v, %v", sb, err)
+		if file, err := files.Open(t.Context(), "kept"); err != nil {
+			t.Error(err)
+		} else if err := file.Close(); err != nil {
+			t.Error(err)
 		}
 		if sb, err := r.Get(t.Context(), native); err != nil || !sb.Open {
 			t.Errorf("what is not of this wire is %+v, %v", sb, err)
@@ -36,9 +48,6 @@ func TestSettle(t *testing.T) {
 		if got := r.do("GET", "/sessions/told", token, nil); got.status != 200 {
 			t.Errorf("a session is %d %s", got.status, got.body)
 		}
-	}
-	if got := r.do("POST", "/sessions", serviceToken, m{"session_id": "first", "attach": true}); got.status != 404 {
-		t.Errorf("attached to what nobody was told of: %d %s", got.status, got.body)
 	}
 	r.open(m{"session_id": "again", "attach": true})
 }
