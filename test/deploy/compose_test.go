@@ -112,7 +112,7 @@ func inCompose(t *testing.T, more string) service {
 	}
 	address := free.Addr().String()
 	free.Close()
-	dir := t.TempDir()
+	dir := t.TempDir() // without a data directory, as a machine that has never had a host
 	// What the file itself does not leave open: a runtime whose image is here.
 	override := filepath.Join(dir, "override.yml")
 	text := "services:\n  sandboxd:\n    environment:\n      SANDBOXD_RUNTIMES: '{\"base\":\"" + dockertest.Image + "\"}'\n" + more
@@ -123,9 +123,6 @@ func inCompose(t *testing.T, more string) service {
 	s := service{t: t, url: "http://" + address, files: []string{filepath.Join(server.Repository(), "docker-compose.yml"), override},
 		env: []string{"PATH=" + os.Getenv("PATH"), "HOME=" + dir, "DOCKER_HOST=" + e.Host, "COMPOSE_PROJECT_NAME=sandboxd-test", "SANDBOXD_TOKEN=" + serviceToken,
 			"SANDBOXD_DATA=" + filepath.Join(dir, "data"), "SANDBOXD_HOST_ADDRESS=" + address, "DOCKER_SOCKET=" + socket}}
-	if err := os.Mkdir(filepath.Join(dir, "data"), 0o700); err != nil {
-		t.Fatal(err)
-	}
 	build := exec.Command(filepath.Join(server.Repository(), "scripts/image.sh"))
 	build.Env = append(s.env, "SANDBOXD="+server.Program("sandboxd"))
 	if out, err := build.CombinedOutput(); err != nil {
