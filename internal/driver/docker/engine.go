@@ -76,9 +76,13 @@ func (e *engine) explain(err error) error {
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), strings.Contains(text, "connection reset"):
 		return sandboxd.Wrap(sandboxd.ClassUnavailable, err, "the container engine broke off in the middle of an answer").
 			WithHint("it was stopped or has crashed; its log says why")
+	// The client keeps the words of it alone.
+	case client.IsErrConnectionFailed(err) && strings.Contains(text, "permission denied"):
+		return sandboxd.Wrap(sandboxd.ClassUnavailable, err, "the container engine's socket is not open to this user").
+			WithHint("add the user to the socket's group, which is as good as root on this machine, or run the server as root")
 	case client.IsErrConnectionFailed(err), strings.Contains(text, "cannot connect to the Docker daemon"):
 		return sandboxd.Wrap(sandboxd.ClassUnavailable, err, "the container engine cannot be reached: it is stopped or listens elsewhere").
-			WithHint("start it, or name its socket in DOCKER_HOST")
+			WithHint("start it, install docker.io if there is none, or name its socket in DOCKER_HOST")
 	case errdefs.IsNotFound(err):
 		return sandboxd.Wrap(sandboxd.ClassNotFound, err, "the container engine does not know it: %s", told(err))
 	case errdefs.IsConflict(err):

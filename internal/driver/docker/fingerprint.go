@@ -79,7 +79,7 @@ func (d *Driver) Fingerprint(ctx context.Context) sandboxd.Fingerprint {
 	quick.limit = min(quick.limit, lookTime)
 	info, err := quick.info(ctx)
 	if err != nil {
-		fp.Level = []sandboxd.LevelLine{{Name: "engine", Needed: true, Detail: d.engine.where, Why: "install docker.io and start it, or name its socket in DOCKER_HOST"}}
+		fp.Level = []sandboxd.LevelLine{{Name: "engine", Needed: true, Detail: d.engine.where, Why: fail(err).Hint}}
 		return fail(err)
 	}
 	for name := range info.Runtimes {
