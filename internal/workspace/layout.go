@@ -83,6 +83,9 @@ func OpenRoot(dir, trash string) (*Root, error) {
 		return nil, hostError(err, "the directory of workspaces has no path")
 	}
 	r := &Root{dir: dir, trash: trash}
+	if err := r.mayBegin(); err != nil {
+		return nil, err
+	}
 	for _, d := range []string{r.dir, r.trash} {
 		if err := os.MkdirAll(d, 0o700); err != nil {
 			return nil, hostError(err, "the directory of workspaces cannot be made")
@@ -92,6 +95,28 @@ func OpenRoot(dir, trash string) (*Root, error) {
 		}
 	}
 	return r, nil
+}
+
+// mayBegin refuses, before anything is changed, a directory that has what no host made.
+// One with a trash was a host's.
+func (r *Root) mayBegin() error {
+	if _, err := os.Lstat(r.trash); err == nil {
+		return nil
+	}
+	entries, err := os.ReadDir(r.dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return hostError(err, "the directory of workspaces cannot be read")
+	}
+	for _, e := range entries {
+		if e.Name() == "lost+found" { // a file system of its own
+			continue
+		}
+		if _, err := os.Lstat(filepath.Join(r.dir, e.Name(), metaFile)); err != nil {
+			return sandboxd.Errorf(sandboxd.ClassConflict, "%s has %q, which is no workspace of a host", r.dir, e.Name()).
+				WithHint("name an empty directory; the files of another service are copied into open sandboxes")
+		}
+	}
+	return nil
 }
 
 // hostError classes a failure on the host's own paths.

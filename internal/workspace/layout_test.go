@@ -1,6 +1,7 @@
 package workspace
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"os/exec"
@@ -247,5 +248,36 @@ func TestOfManyCreatesOneWins(t *testing.T) {
 	}
 	if n != 1 {
 		t.Errorf("%d winners", n)
+	}
+}
+
+// A directory that another service filled is refused as it is.
+func TestADirectoryOfOthers(t *testing.T) {
+	for name, made := range map[string]string{"another's": "", "a file system's": "lost+found", "a host's": "key"} {
+		dir := filepath.Join(t.TempDir(), "root")
+		trash := filepath.Join(dir, "~trash")
+		entry := filepath.Join(dir, cmp.Or(made, "chat-1"))
+		if err := os.MkdirAll(filepath.Join(entry, "workspace"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if made == "key" {
+			if err := os.WriteFile(filepath.Join(entry, metaFile), []byte("{}"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		_, err := OpenRoot(dir, trash)
+		if (err != nil) != (made == "") {
+			t.Errorf("%s directory: %v", name, err)
+		}
+		if made != "" {
+			continue
+		}
+		info, statErr := os.Stat(dir)
+		if _, err := os.Lstat(trash); statErr != nil || info.Mode().Perm() != 0o755 || err == nil {
+			t.Errorf("what was refused is %v, %v; its trash: %v", info, statErr, err)
+		}
+		if sandboxd.ClassOf(err) != sandboxd.ClassConflict {
+			t.Errorf("refused with %v", err)
+		}
 	}
 }

@@ -26,9 +26,9 @@ func (d *Driver) watch(e *environment) {
 		e.ending = &ending
 	}
 	closed := d.closed
+	e.pidfd.Close() // before anybody hears of the end, who may look what is left
 	close(e.ended)
 	d.mu.Unlock()
-	e.pidfd.Close()
 	if stopping || closed {
 		return
 	}
