@@ -590,6 +590,19 @@ func outcomes(m model, a, b modelOp, ra, rb opResult) []model {
 		two, _ := order[1].apply(one)
 		all = append(all, two)
 	}
+	// A command that came too late for the environment it has started starts the next one.
+	for _, order := range []struct {
+		late, other modelOp
+		err         error
+	}{{a, b, ra.err}, {b, a, rb.err}} {
+		if order.late.name == "exec" && order.err == nil {
+			one, _ := order.late.apply(m)
+			two, _ := order.other.apply(one)
+			if three, class := order.late.apply(two); class == "" {
+				all = append(all, three)
+			}
+		}
+	}
 	if ra.err != nil {
 		one, _ := b.apply(m)
 		all = append(all, one)
