@@ -25,7 +25,7 @@ image: build ## the host as a container image, sandboxd:<VERSION>; see docs/host
 sandbox-token: ## write the secret of the host to .env, once
 	@scripts/sandbox-token.sh
 
-check: ## the fast check: format, vet, build, unit tests; changes nothing
+check: build ## the fast check: format, vet, build, unit tests; changes nothing
 	@scripts/check.sh
 
 test: ## everything, with its own set-up; what CI runs
